@@ -1,0 +1,1 @@
+"""Nouns every layer shares. Nothing here does I/O or imports torch."""
