@@ -7,7 +7,7 @@ field, shows the value and says what is allowed.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from tokenmill.core.errors import InvalidRequest
@@ -154,13 +154,13 @@ def logit_bias(value: object) -> dict[int, float]:
     return result
 
 
-def in_vocabulary(field: str, ids: Iterable[int], vocab_size: int) -> None:
+def in_vocabulary(field: str, ids: Collection[int], vocab_size: int) -> None:
     """Refuses ids outside the vocabulary."""
-    for token in ids:
-        if not 0 <= token < vocab_size:
-            raise InvalidRequest(
-                f"{field} holds token id {token}; this model's ids are 0 to {vocab_size - 1}", param=field
-            )
+    if ids and (min(ids) < 0 or max(ids) >= vocab_size):
+        token = next(token for token in ids if not 0 <= token < vocab_size)
+        raise InvalidRequest(
+            f"{field} holds token id {token}; this model's ids are 0 to {vocab_size - 1}", param=field
+        )
 
 
 def sampling(params: SamplingParams, vocab_size: int) -> None:

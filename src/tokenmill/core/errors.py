@@ -130,6 +130,13 @@ class GenerationFailed(TokenmillError):
     retry = False
 
 
+class DeadlineExceeded(TokenmillError):
+    """The time the caller gave is over."""
+
+    status = 504
+    code = "timeout"
+
+
 class EngineStopped(TokenmillError):
     """The engine ended before the request did."""
 

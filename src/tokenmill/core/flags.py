@@ -7,6 +7,7 @@ by name, so that nobody believes in a setting that does nothing.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
@@ -25,6 +26,9 @@ def parse_bytes(value: object) -> object:
 
 
 Bytes = Annotated[int, BeforeValidator(parse_bytes)]
+
+# Other projects' names for our flags.
+ALIASES: Mapping[str, str] = {"num_gpu_blocks_override": "num_kv_blocks"}
 
 
 class ModelFlags(BaseModel):
@@ -90,3 +94,16 @@ class ServerFlags(BaseModel):
     )
     max_waiting: int = Field(1024, ge=1, description="Requests waiting at most before 503.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="How much to log.")
+
+
+class SloTargets(BaseModel):
+    """What the operator promises: the `slo` block of the YAML file, not settable elsewhere."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    ttft_p99_ms: float | None = Field(None, gt=0, description="99th percentile of time to first token, ms.")
+    tpot_p99_ms: float | None = Field(None, gt=0, description="99th percentile of time per token, ms.")
+    e2e_p99_ms: float | None = Field(None, gt=0, description="99th percentile of a whole answer, ms.")
+    availability: float | None = Field(
+        None, gt=0, le=1, description="Share of requests answered, like 0.999."
+    )

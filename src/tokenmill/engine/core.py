@@ -1,0 +1,313 @@
+"""The engine without its thread: requests in, one step at a time, deltas out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+
+import torch
+
+from tokenmill.core.bus import Bus
+from tokenmill.core.clock import Clock
+from tokenmill.core.delta import Delta
+from tokenmill.core.errors import DeadlineExceeded, GenerationFailed, TokenmillError
+from tokenmill.core.events import (
+    Outcome,
+    Preempted,
+    PrefixLookup,
+    RequestAccepted,
+    RequestEnded,
+    StepCompleted,
+)
+from tokenmill.core.flags import ModelFlags
+from tokenmill.core.request import GenerateRequest
+from tokenmill.engine.batch import build_step
+from tokenmill.engine.limits import Limits
+from tokenmill.engine.output import Vocabulary
+from tokenmill.engine.request_state import Choice, RequestState, open_request
+from tokenmill.engine.sampler import CorruptLogits, Sampled, sample
+from tokenmill.engine.scheduler import Chunk, Plan, Scheduler
+from tokenmill.engine.sequence import Phase, Sequence
+from tokenmill.kernels.program import StepProgram
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Output:
+    """Something for a request's caller: a delta, or how it ended.
+
+    `done` is set on the last output of a request; `error` says why when it failed.
+    """
+
+    request_id: str
+    delta: Delta | None = None
+    error: TokenmillError | None = None
+    done: bool = False
+
+
+class EngineCore:
+    """Owns every live request. Not thread safe: one thread calls it.
+
+    Args:
+        program: runs a step; its faults end the requests they belong to.
+        vocabulary: bytes and texts of tokens.
+        eos_ids: tokens that end an answer.
+    """
+
+    def __init__(
+        self,
+        program: StepProgram,
+        limits: Limits,
+        flags: ModelFlags,
+        *,
+        vocabulary: Vocabulary,
+        eos_ids: Iterable[int],
+        bus: Bus,
+        clock: Clock,
+        model: str = "",
+        instance: str = "",
+    ) -> None:
+        self.scheduler = Scheduler(flags, limits.kv_tokens // flags.block_size)
+        self._program = program
+        self._limits = limits
+        self._vocabulary = vocabulary
+        self._eos_ids = frozenset(eos_ids)
+        self._bus = bus
+        self._clock = clock
+        self._where = {"model": model, "instance": instance}
+        self._requests: dict[str, RequestState] = {}
+        self._arrivals = 0
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._requests)
+
+    @property
+    def request_count(self) -> int:
+        return len(self._requests)
+
+    def add(self, request: GenerateRequest) -> None:
+        """Accepts a request.
+
+        Raises:
+            InvalidRequest, ContextLengthExceeded: it can never be served.
+        """
+        max_total = self._limits.check(request)
+        if request.request_id in self._requests:
+            raise GenerationFailed("a request with this id is already running")
+        state = open_request(
+            request,
+            now=self._clock.monotonic(),
+            first_arrival=self._arrivals,
+            max_total=max_total,
+            vocabulary=self._vocabulary,
+            eos_ids=self._eos_ids,
+        )
+        self._arrivals += len(state.choices)
+        self._requests[request.request_id] = state
+        for choice in state.choices:
+            self.scheduler.add(choice.seq)
+        self._bus.publish(
+            RequestAccepted(
+                at=state.accepted_at,
+                **self._where,
+                request_id=request.request_id,
+                tenant=request.tenant,
+                prompt_tokens=len(request.prompt_ids),
+                n=request.sampling.n,
+                max_tokens=max_total - len(request.prompt_ids),
+                trace_id=request.trace.trace_id if request.trace else "",
+            )
+        )
+
+    def abort(self, request_id: str) -> None:
+        """Drops a request and its blocks at once. Unknown ids are those that have ended."""
+        state = self._requests.get(request_id)
+        if state is not None:
+            self._end(state, "cancelled", wasted=state.completion_tokens)
+
+    def fail_all(self, error: Callable[[], TokenmillError]) -> list[Output]:
+        """Ends every request with an error."""
+        return [self._fail(state, error()) for state in list(self._requests.values())]
+
+    def step(self, *, idle_s: float = 0.0, lock_s: float = 0.0) -> list[Output]:
+        """Plans, computes, samples. Returns what callers are owed, in order."""
+        began = self._clock.monotonic()
+        outputs = self._expire(began)
+        plan = self.scheduler.plan()
+        self._tell_plan(plan, began)
+        planned = self._clock.monotonic()
+        prefill = sum(chunk.count for chunk in plan.chunks if not chunk.seq.decoding)
+        recomputed = sum(chunk.recomputed for chunk in plan.chunks)
+        sampled, failed, sample_s = self._compute(plan.chunks)
+        computed = self._clock.monotonic() - sample_s
+        outputs += failed
+        self.scheduler.commit(plan)
+        gaps = self._deliver(sampled, outputs)
+        pool = self.scheduler.pool
+        self._bus.publish(
+            StepCompleted(
+                at=self._clock.monotonic(),
+                **self._where,
+                running=len(self.scheduler.running),
+                waiting=len(self.scheduler.waiting),
+                prefill_tokens=prefill,
+                decode_tokens=plan.tokens - prefill,
+                recomputed_tokens=recomputed,
+                sampled_tokens=len(sampled),
+                kv_blocks_active=pool.active,
+                kv_blocks_cached=pool.cached,
+                kv_blocks_free=pool.free,
+                kv_tokens=self.scheduler.kv_tokens,
+                idle_s=idle_s,
+                lock_s=lock_s,
+                schedule_s=planned - began,
+                compute_s=computed - planned,
+                sample_s=sample_s,
+                token_gaps_s=gaps,
+            )
+        )
+        return outputs
+
+    def _expire(self, now: float) -> list[Output]:
+        return [
+            self._fail(state, DeadlineExceeded("the request's deadline has passed"))
+            for state in list(self._requests.values())
+            if state.request.deadline is not None and state.request.deadline < now
+        ]
+
+    def _tell_plan(self, plan: Plan, now: float) -> None:
+        for seq in plan.admitted:
+            state = self._requests[seq.request.request_id]
+            if state.started_at is None:
+                state.started_at = now
+            if seq.high_water == 0:
+                self._bus.publish(
+                    PrefixLookup(
+                        at=now,
+                        **self._where,
+                        request_id=seq.request.request_id,
+                        query_tokens=seq.total,
+                        hit_tokens=seq.cached_tokens,
+                    )
+                )
+        for loss in plan.preempted:
+            self._requests[loss.seq.request.request_id].preemptions += 1
+            log.info(
+                "request %s gave back %d blocks; %d tokens will be computed again",
+                loss.seq.request.request_id,
+                loss.freed_blocks,
+                loss.lost_tokens,
+            )
+            self._bus.publish(
+                Preempted(
+                    at=now,
+                    **self._where,
+                    request_id=loss.seq.request.request_id,
+                    freed_blocks=loss.freed_blocks,
+                    lost_tokens=loss.lost_tokens,
+                )
+            )
+
+    def _compute(self, chunks: Items[Chunk]) -> tuple[list[tuple[Choice, Sampled]], list[Output], float]:
+        """Runs chunks and samples; returns (tokens by choice, failures, seconds spent sampling).
+
+        A step that breaks is run again a sequence at a time: what breaks alone is at fault and fails, and the
+        others lose nothing, since computing a token's KV again writes the same values.
+        """
+        if not chunks:
+            return [], [], 0.0
+        try:
+            logits = self._program.run(build_step(chunks, self.scheduler.block_size))
+            began = self._clock.monotonic()
+            sampled = self._sample(chunks, logits)
+            return sampled, [], self._clock.monotonic() - began
+        except Exception as fault:
+            if len(chunks) == 1:
+                return [], [self._broken(chunks[0].seq, fault)], 0.0
+            log.warning("a step of %d sequences failed (%s); running them one by one", len(chunks), fault)
+        results = [self._compute([chunk]) for chunk in chunks if chunk.seq.phase is Phase.RUNNING]
+        return (
+            [item for sampled, _, _ in results for item in sampled],
+            [item for _, failed, _ in results for item in failed],
+            sum(seconds for _, _, seconds in results),
+        )
+
+    def _sample(self, chunks: Items[Chunk], logits: torch.Tensor) -> list[tuple[Choice, Sampled]]:
+        choices = [self._choice(chunk.seq) for chunk in chunks if chunk.samples]
+        if not choices:
+            return []
+        return list(zip(choices, sample(logits, [c.sampler for c in choices]), strict=True))
+
+    def _broken(self, seq: Sequence, fault: Exception) -> Output:
+        state = self._requests[seq.request.request_id]
+        if isinstance(fault, CorruptLogits):
+            log.error("request %s: the model's output is not a number", seq.request.request_id)
+        else:
+            log.error("request %s broke the engine step", seq.request.request_id, exc_info=fault)
+        return self._fail(state, GenerationFailed("the engine could not compute this request"))
+
+    def _deliver(self, sampled: Items[tuple[Choice, Sampled]], outputs: list[Output]) -> tuple[float, ...]:
+        now = self._clock.monotonic()
+        gaps = []
+        for choice, token in sampled:
+            if choice.seq.phase is not Phase.RUNNING:
+                continue
+            state = self._requests[choice.seq.request.request_id]
+            if state.first_token_at is None:
+                state.first_token_at = now
+            if choice.last_token_at is not None:
+                gaps.append(now - choice.last_token_at)
+            choice.last_token_at = now
+            choice.seq.tokens.append(token.token)
+            choice.sampler.observe(token.token)
+            delta = choice.stream.push(token)
+            if delta.finish_reason is not None:
+                self.scheduler.finish(choice.seq)
+                self.scheduler.learn(choice.seq.output_len)
+                state.finish_reasons.append(delta.finish_reason)
+                state.open -= 1
+            outputs.append(Output(state.request.request_id, delta=delta, done=state.open == 0))
+            if state.open == 0:
+                self._end(state, "finished")
+        return tuple(gaps)
+
+    def _choice(self, seq: Sequence) -> Choice:
+        return self._requests[seq.request.request_id].choices[seq.index]
+
+    def _fail(self, state: RequestState, error: TokenmillError) -> Output:
+        self._end(state, "failed", error_code=error.code, wasted=0)
+        return Output(state.request.request_id, error=error, done=True)
+
+    def _end(self, state: RequestState, outcome: Outcome, *, error_code: str = "", wasted: int = 0) -> None:
+        for choice in state.choices:
+            self.scheduler.finish(choice.seq)
+        del self._requests[state.request.request_id]
+        now = self._clock.monotonic()
+        self._bus.publish(
+            RequestEnded(
+                at=now,
+                **self._where,
+                request_id=state.request.request_id,
+                tenant=state.request.tenant,
+                outcome=outcome,
+                error_code=error_code,
+                finish_reasons=tuple(state.finish_reasons),
+                prompt_tokens=len(state.request.prompt_ids),
+                cached_tokens=state.cached_tokens,
+                completion_tokens=state.completion_tokens,
+                wasted_tokens=wasted,
+                preemptions=state.preemptions,
+                queue_s=_since(state.started_at, state.accepted_at),
+                ttft_s=_since(state.first_token_at, state.accepted_at),
+                e2e_s=now - state.accepted_at,
+                trace_id=state.request.trace.trace_id if state.request.trace else "",
+            )
+        )
+
+
+def _since(moment: float | None, start: float) -> float | None:
+    return None if moment is None else moment - start

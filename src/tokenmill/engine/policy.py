@@ -1,0 +1,64 @@
+"""The scheduler's decisions as plain functions: order, admission, growth, victim."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Items
+
+from tokenmill.engine.sequence import Sequence
+
+# Share of recent outputs that must be no longer than the growth expected of a sequence.
+GROWTH_QUANTILE = 0.75
+# Expected output before any request has finished, in tokens.
+UNKNOWN_OUTPUT = 128
+
+
+def queue_order(seq: Sequence) -> tuple[int, int]:
+    """Strict tiers, then arrival. Preempted sequences keep their arrival, so they come back first."""
+    return (seq.request.tier, seq.arrival)
+
+
+def step_order(seq: Sequence) -> tuple[bool, int, int]:
+    """Decodes first: a long prompt must not hold up streams that already flow."""
+    return (not seq.decoding, *queue_order(seq))
+
+
+def blocks_for(tokens: int, block_size: int) -> int:
+    """Blocks that hold `tokens` tokens."""
+    return -(-tokens // block_size)
+
+
+def expected_output(recent: Items[int]) -> int:
+    """Output length to plan with: a high quantile of recent outputs."""
+    if not recent:
+        return UNKNOWN_OUTPUT
+    ordered = sorted(recent)
+    return ordered[min(len(ordered) - 1, int(GROWTH_QUANTILE * len(ordered)))]
+
+
+def growth_blocks(seq: Sequence, expected: int, block_size: int) -> int:
+    """Blocks a sequence is still expected to take beyond those it holds."""
+    goal = min(seq.max_total, max(seq.total, seq.prompt_len + expected))
+    return max(0, blocks_for(goal, block_size) - len(seq.blocks))
+
+
+def fits_now(need: int, available: int, expected_growth: int, *, alone: bool) -> bool:
+    """Admits when the whole sequence fits beside what the running ones are expected to grow by.
+
+    With nothing running there is nothing to protect, and waiting would be for ever.
+    """
+    return need <= available and (alone or need + expected_growth <= available)
+
+
+def choose_victim(candidates: Iterable[Sequence], wanted: int, block_size: int) -> Sequence | None:
+    """Whom to take `wanted` blocks from: first those preempted already, then least recompute a block.
+
+    Only a sequence's tail is taken, so the price is the tokens in it.
+    """
+
+    def price(seq: Sequence) -> tuple[bool, float, int]:
+        freed = min(wanted, len(seq.blocks))
+        kept = (len(seq.blocks) - freed) * block_size
+        return (not seq.preempted, max(0, seq.computed - kept) / freed, -seq.arrival)
+
+    return min((seq for seq in candidates if seq.blocks), key=price, default=None)

@@ -1,0 +1,305 @@
+"""The engine on its own thread: all torch and OpenMP work happens there, and it sleeps while idle."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Protocol
+
+from tokenmill.core.bus import Bus
+from tokenmill.core.clock import Clock, SystemClock
+from tokenmill.core.errors import EngineStopped, TokenmillError
+from tokenmill.core.events import EngineReady, LoadProgress, RequestRejected
+from tokenmill.core.flags import ModelFlags
+from tokenmill.core.request import GenerateRequest
+from tokenmill.engine.core import EngineCore, Output
+from tokenmill.engine.limits import Limits
+from tokenmill.engine.load import LoadedModel, MemoryReport, load_model
+from tokenmill.models.chat import ChatTemplate, load_chat_template
+from tokenmill.models.source import ModelSource
+from tokenmill.models.tokenizer import Tokenizer, load_tokenizer
+
+log = logging.getLogger(__name__)
+
+
+class Sink(Protocol):
+    """Where a request's outputs go."""
+
+    def deliver(self, outputs: list[Output]) -> None:
+        """Takes all of one step's outputs for this sink. Called on the engine thread; must not block."""
+        ...
+
+
+# A new request, or the id of one to abort.
+Message = tuple[GenerateRequest, Sink] | str
+
+
+class EngineWorker:
+    """Loads a model and serves requests until stopped.
+
+    After `start` has returned, `tokenizer`, `chat_template`, `memory` and `max_model_len` are set.
+    """
+
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate | None
+    memory: MemoryReport
+    max_model_len: int
+    num_kv_blocks: int
+
+    def __init__(
+        self,
+        source: ModelSource,
+        flags: ModelFlags,
+        bus: Bus,
+        *,
+        name: str,
+        instance: str = "0",
+        clock: Clock | None = None,
+    ) -> None:
+        self.name = name
+        self.vocab_size = source.spec.vocab_size
+        self._source = source
+        self._flags = flags
+        self._bus = bus
+        self._clock = clock or SystemClock()
+        self._instance = instance
+        self._changed = threading.Condition()
+        self._inbox: list[Message] = []
+        self._sinks: dict[str, Sink] = {}
+        self._stopping = False
+        self._last_turn = self._clock.monotonic()
+        self._core: EngineCore | None = None
+        self._error: BaseException | None = None
+        self._tokenized = threading.Event()
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._main, name=f"engine-{instance}", daemon=True)
+
+    def start(self) -> None:
+        """Loads and warms; returns when the engine takes requests.
+
+        Raises:
+            TokenmillError: what went wrong while loading.
+        """
+        self._thread.start()
+        try:
+            # Beside the weights: the one reads files and holds the interpreter, the other computes.
+            files = self._source.tokenizer_files
+            self.tokenizer = load_tokenizer(files, self.vocab_size)
+            self.chat_template = load_chat_template(files, *self._special_texts())
+        except BaseException as fault:
+            self._error = self._error or fault
+            self._stopping = True
+        finally:
+            self._tokenized.set()
+        self._ready.wait()
+        if self._error is not None:
+            self._thread.join()
+            raise self._error
+
+    def submit(self, request: GenerateRequest, sink: Sink) -> None:
+        """Queues a request; what becomes of it, refusal included, arrives at the sink.
+
+        Raises:
+            EngineStopped: the engine no longer runs.
+        """
+        self._send((request, sink))
+
+    def abort(self, request_id: str) -> None:
+        """Drops a request at the next step; nothing more is delivered for it then."""
+        try:
+            self._send(request_id)
+        except EngineStopped:
+            return  # it ended with the engine
+
+    def stop(self) -> None:
+        """Ends the thread; live requests get `EngineStopped`."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    @property
+    def alive(self) -> bool:
+        """Takes requests: started, not stopped, not broken."""
+        return self._ready.is_set() and not self._stopping and self._error is None
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """Sequences (running, waiting); requests not yet looked at count as waiting."""
+        core = self._core
+        if core is None:
+            return (0, 0)
+        return len(core.scheduler.running), len(core.scheduler.waiting) + len(self._inbox)
+
+    @property
+    def kv_blocks_active(self) -> int:
+        return self._core.scheduler.pool.active if self._core else 0
+
+    def stalled_s(self) -> float:
+        """Seconds since the last finished turn of the loop while there is work; 0 when idle."""
+        busy = bool(self._inbox) or (self._core is not None and self._core.has_work)
+        return max(0.0, self._clock.monotonic() - self._last_turn) if busy else 0.0
+
+    def _send(self, message: Message) -> None:
+        with self._changed:
+            if not self.alive:
+                raise EngineStopped("the engine has stopped")
+            if not self._inbox and not (self._core and self._core.has_work):
+                self._last_turn = self._clock.monotonic()
+            self._inbox.append(message)
+            self._changed.notify()
+
+    def _special_texts(self) -> tuple[str, str]:
+        def text(token: int | None) -> str:
+            return "" if token is None else self.tokenizer.token_text(token)
+
+        ends = self._source.spec.eos_ids or self.tokenizer.eos_ids
+        return text(self.tokenizer.bos_id), text(ends[0] if ends else None)
+
+    def _main(self) -> None:
+        try:
+            self._core = self._load()
+            self._ready.set()
+            if self._error is None:
+                self._serve(self._core)
+        except BaseException as fault:
+            if self._ready.is_set():
+                log.critical("the engine has stopped", exc_info=fault)
+            self._error = self._error or fault
+        finally:
+            with self._changed:
+                self._stopping = True
+                left, self._inbox = self._inbox, []
+            self._ready.set()
+            self._end_all(left)
+
+    def _load(self) -> EngineCore:
+        began = self._clock.monotonic()
+
+        def told(phase: str, size: int) -> None:
+            nonlocal began
+            now = self._clock.monotonic()
+            self._bus.publish(
+                LoadProgress(
+                    at=now,
+                    model=self.name,
+                    instance=self._instance,
+                    phase=phase,
+                    source=self._source.name,
+                    bytes=size,
+                    seconds=now - began,
+                )
+            )
+            began = now
+
+        loaded = load_model(self._source, self._flags, told)
+        self.memory = loaded.report
+        limits = Limits(self.vocab_size, loaded.plan.max_model_len, loaded.plan.kv_tokens)
+        self.max_model_len = limits.longest
+        self.num_kv_blocks = loaded.plan.num_kv_blocks
+        self._tokenized.wait()
+        if self._error is not None:
+            raise self._error
+        self._tell_ready(loaded)
+        return EngineCore(
+            loaded.program,
+            limits,
+            self._flags,
+            vocabulary=self.tokenizer,
+            eos_ids={*self._source.spec.eos_ids, *self.tokenizer.eos_ids},
+            bus=self._bus,
+            clock=self._clock,
+            model=self.name,
+            instance=self._instance,
+        )
+
+    def _tell_ready(self, loaded: LoadedModel) -> None:
+        self._bus.publish(
+            EngineReady(
+                at=self._clock.monotonic(),
+                model=self.name,
+                instance=self._instance,
+                block_size=loaded.plan.block_size,
+                num_kv_blocks=loaded.plan.num_kv_blocks,
+                dtype=str(loaded.dtype).removeprefix("torch."),
+                max_model_len=loaded.plan.max_model_len,
+                planned_bytes=loaded.report.planned,
+                rss_bytes=loaded.report.measured,
+            )
+        )
+
+    def _serve(self, core: EngineCore) -> None:
+        while True:
+            messages, idle_s, lock_s = self._next(core)
+            if self._stopping:
+                self._deliver(core.fail_all(lambda: EngineStopped("the engine is stopping")))
+                self._end_all(messages)
+                return
+            self._apply(core, messages)
+            # Also after an abort that leaves nothing to do, so that the gauges learn of it.
+            outputs = core.step(idle_s=idle_s, lock_s=lock_s)
+            self._last_turn = self._clock.monotonic()
+            self._deliver(outputs)
+
+    def _next(self, core: EngineCore) -> tuple[list[Message], float, float]:
+        """Messages since the last turn; waits while there is nothing at all to do."""
+        asked = self._clock.monotonic()
+        with self._changed:
+            locked = self._clock.monotonic()
+            while not (self._inbox or core.has_work or self._stopping):
+                self._changed.wait()
+            messages, self._inbox = self._inbox, []
+        return messages, self._clock.monotonic() - locked, locked - asked
+
+    def _apply(self, core: EngineCore, messages: Iterable[Message]) -> list[Output]:
+        outputs = []
+        for message in messages:
+            if isinstance(message, str):
+                core.abort(message)
+                self._sinks.pop(message, None)
+                continue
+            request, sink = message
+            try:
+                core.add(request)
+                self._sinks[request.request_id] = sink
+            except TokenmillError as refusal:
+                self._bus.publish(
+                    RequestRejected(
+                        at=self._clock.monotonic(),
+                        model=self.name,
+                        instance=self._instance,
+                        request_id=request.request_id,
+                        tenant=request.tenant,
+                        code=refusal.code,
+                    )
+                )
+                sink.deliver([Output(request.request_id, error=refusal, done=True)])
+
+    def _deliver(self, outputs: Iterable[Output]) -> None:
+        by_sink: dict[int, tuple[Sink, list[Output]]] = {}
+        for output in outputs:
+            sink = self._sinks.get(output.request_id)
+            if sink is not None:
+                by_sink.setdefault(id(sink), (sink, []))[1].append(output)
+                if output.done:
+                    del self._sinks[output.request_id]
+        for sink, theirs in by_sink.values():
+            sink.deliver(theirs)
+
+    def _end_all(self, messages: Iterable[Message]) -> None:
+        """Tells everyone who still waits that the engine is gone."""
+        left = defaultdict(list)
+        sinks = {id(sink): sink for sink in self._sinks.values()}
+        for request_id, sink in self._sinks.items():
+            left[id(sink)].append(request_id)
+        for message in messages:
+            if not isinstance(message, str):
+                sinks[id(message[1])] = message[1]
+                left[id(message[1])].append(message[0].request_id)
+        self._sinks.clear()
+        for key, ids in left.items():
+            gone = EngineStopped("the engine has stopped")
+            sinks[key].deliver([Output(request_id, error=gone, done=True) for request_id in ids])

@@ -1,0 +1,220 @@
+"""The step program in PyTorch operators: the oracle of every faster backend, and the fallback.
+
+A row's result depends on its own tokens alone, bit for bit:
+- products have at least `MIN_ROWS` rows, where the libraries sum each row in the same order;
+- attention works in float32 over KV padded to whole tiles, and adds the tiles in order. Padding adds exact
+  zeros, so neither the batch nor the way a prompt was cut into chunks can be seen in a result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as functional
+
+from tokenmill.kernels.program import Add, Attention, Embed, KvLayout, Linear, Logits, Mlp, Norm, Program
+from tokenmill.kernels.step import Step
+from tokenmill.planner.memory import ATTENTION_ROWS, ATTENTION_TILE, ATTENTION_TOKENS
+
+MIN_ROWS = 8
+
+
+class ReferenceProgram:
+    """Runs a `Program` operator by operator."""
+
+    def __init__(self, program: Program, layout: KvLayout, kv_dtype: torch.dtype) -> None:
+        self._program = program
+        self._layout = layout
+        self._keys = _allocate(layout, kv_dtype)
+        self._values = _allocate(layout, kv_dtype)
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of the KV cache, the padding block included."""
+        return sum(t.nbytes for t in (*self._keys, *self._values))
+
+    @torch.inference_mode()
+    def run(self, step: Step) -> torch.Tensor:
+        rows = len(step.token_ids)
+        padding = max(0, MIN_ROWS - rows)
+        scratch = self._layout.num_blocks * self._layout.block_size
+        token_ids = _padded(step.token_ids, padding, 0)
+        slots = _padded(step.slots, padding, scratch)
+        positions = _padded(step.positions, padding, 0)
+        cos, sin = self._program.cos[positions][:, None], self._program.sin[positions][:, None]
+        groups = _query_groups(step, self._layout.block_size)
+        logit_rows = torch.from_numpy(step.logit_rows)
+        x = h = torch.empty(0)
+        for operator in self._program.operators:
+            match operator:
+                case Embed(table):
+                    x = functional.embedding(token_ids, table).float()
+                case Norm(weight, eps):
+                    h = _rms_norm(x, weight, eps)
+                case Attention():
+                    h = self._attend(operator, h, slots, cos, sin, groups)
+                case Mlp(gate_up, down):
+                    gate, up = _linear(h, gate_up).chunk(2, dim=-1)
+                    h = _linear(functional.silu(gate) * up, down)
+                case Add():
+                    x = x + h
+                case Logits(head):
+                    if len(logit_rows) == 0:
+                        return torch.empty(0, self._program.vocab_size)
+                    wanted = h[logit_rows]
+                    wanted = functional.pad(wanted, (0, 0, 0, max(0, MIN_ROWS - len(wanted))))
+                    return _linear(wanted, head)[: len(logit_rows)].float()
+        raise RuntimeError("a program must end with Logits")
+
+    def _attend(
+        self,
+        op: Attention,
+        h: torch.Tensor,
+        slots: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        groups: list[QueryGroup],
+    ) -> torch.Tensor:
+        """[rows, hidden] to [rows, hidden]."""
+        rows = len(h)
+        qkv = _linear(h, op.qkv).view(rows, op.heads + 2 * op.kv_heads, op.head_dim)
+        q, k, v = torch.split(qkv, [op.heads, op.kv_heads, op.kv_heads], dim=1)
+        q = _rotate(q.float(), cos, sin)
+        keys, values = self._keys[op.layer], self._values[op.layer]
+        keys.flatten(0, 1)[slots] = _rotate(k.float(), cos, sin).to(keys.dtype)
+        values.flatten(0, 1)[slots] = v.to(values.dtype)
+        out = torch.zeros(rows, op.heads, op.head_dim)
+        for group in groups:
+            # [sequences, queries, heads, dim] -> one matrix of query rows per (sequence, KV head)
+            count, queries = group.rows.shape
+            shared = op.heads // op.kv_heads
+            matrices, height = count * op.kv_heads, queries * shared
+            mine = q[group.rows].view(count, queries, op.kv_heads, shared, op.head_dim)
+            mine = mine.permute(0, 2, 1, 3, 4).reshape(matrices, height, op.head_dim)
+            mask = group.mask(op.window)[:, None, :, None, :]
+            mask = mask.expand(count, op.kv_heads, queries, shared, group.span)
+            mask = mask.reshape(matrices, height, group.span)
+            result = _attention(mine, _gather(keys, group), _gather(values, group), mask, op.scale)
+            result = result.view(count, op.kv_heads, queries, shared, op.head_dim).permute(0, 2, 1, 3, 4)
+            out[group.rows] = result.reshape(count, queries, op.heads, op.head_dim)
+        return _linear(out.view(rows, -1).to(h.dtype), op.out)
+
+
+@dataclass(frozen=True)
+class QueryGroup:
+    """Sequences whose queries are computed together: same number of queries, same padded context.
+
+    Attributes:
+        rows: [sequences, queries], rows of the step.
+        positions: [sequences, queries], the last position each query sees.
+        blocks: [sequences, blocks], KV blocks of the padded context.
+        span: padded context length, a multiple of the tile.
+    """
+
+    rows: torch.Tensor
+    positions: torch.Tensor
+    blocks: torch.Tensor
+    span: int
+
+    def mask(self, window: int | None) -> torch.Tensor:
+        """[sequences, queries, span]: 0 where a query looks, -inf elsewhere."""
+        key = torch.arange(self.span)
+        hidden = key > self.positions[..., None]
+        if window is not None:
+            hidden |= key <= self.positions[..., None] - window
+        return torch.zeros(hidden.shape).masked_fill_(hidden, -math.inf)
+
+
+def _query_groups(step: Step, block_size: int) -> list[QueryGroup]:
+    """Single queries of similar context together; longer runs of queries alone, in bounded pieces."""
+    members: dict[tuple[int, int], list[tuple[int, int, int]]] = defaultdict(list)
+    for sequence in range(len(step.context_lens)):
+        first, last = int(step.query_starts[sequence]), int(step.query_starts[sequence + 1])
+        start = int(step.context_lens[sequence]) - (last - first)
+        for offset in range(0, last - first, ATTENTION_ROWS):
+            queries = min(ATTENTION_ROWS, last - first - offset)
+            tiles = -(-(start + offset + queries) // ATTENTION_TILE)
+            if queries == 1:
+                tiles = 1 << (tiles - 1).bit_length()
+            members[queries, tiles].append((sequence, first + offset, start + offset))
+    return [
+        piece
+        for (queries, tiles), found in members.items()
+        for piece in _grouped(step, found, queries, tiles * ATTENTION_TILE, block_size)
+    ]
+
+
+def _grouped(
+    step: Step, found: list[tuple[int, int, int]], queries: int, span: int, block_size: int
+) -> list[QueryGroup]:
+    # Pieces are bounded so that what they gather stays within the memory plan.
+    size = max(1, ATTENTION_TOKENS // span) if queries == 1 else 1
+    width = span // block_size
+    tables = np.zeros((len(step.context_lens), max(width, step.block_tables.shape[1])), dtype=np.int64)
+    tables[:, : step.block_tables.shape[1]] = step.block_tables
+    offsets = np.arange(queries)
+    groups = []
+    for at in range(0, len(found), size):
+        sequences, rows, starts = (np.array(column) for column in zip(*found[at : at + size], strict=True))
+        groups.append(
+            QueryGroup(
+                rows=torch.from_numpy(rows[:, None] + offsets),
+                positions=torch.from_numpy(starts[:, None] + offsets),
+                blocks=torch.from_numpy(tables[sequences, :width]),
+                span=span,
+            )
+        )
+    return groups
+
+
+def _gather(cache: torch.Tensor, group: QueryGroup) -> torch.Tensor:
+    """KV of a group out of its blocks: [sequences * kv_heads, span, head_dim], float32."""
+    count = len(group.blocks)
+    taken = cache[group.blocks.flatten()].view(count, group.span, *cache.shape[2:])
+    return taken.transpose(1, 2).float().reshape(count * cache.shape[2], group.span, cache.shape[3])
+
+
+def _attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """softmax(q k^T * scale + mask) v over whole tiles. q [batch, rows, dim]; k, v [batch, span, dim]."""
+    rows = q.shape[1]
+    if rows < MIN_ROWS:
+        q = functional.pad(q, (0, 0, 0, MIN_ROWS - rows))
+        mask = functional.pad(mask, (0, 0, 0, MIN_ROWS - rows))
+    scores = torch.bmm(q, k.transpose(1, 2)).mul_(scale).add_(mask)
+    weights = torch.softmax(scores, dim=-1)
+    # A masked position has weight 0; what a foreign block holds there must not turn 0 into NaN.
+    out = torch.bmm(weights[..., :ATTENTION_TILE], v[:, :ATTENTION_TILE])
+    for at in range(ATTENTION_TILE, k.shape[1], ATTENTION_TILE):
+        out = out + torch.bmm(weights[..., at : at + ATTENTION_TILE], v[:, at : at + ATTENTION_TILE])
+    return out[:, :rows]
+
+
+def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotary embedding in halves (Su et al. 2021). x [rows, heads, dim]; cos, sin [rows, 1, dim / 2]."""
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+
+
+def _rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+
+
+def _linear(x: torch.Tensor, op: Linear) -> torch.Tensor:
+    return functional.linear(x.to(op.weight.dtype), op.weight, op.bias)
+
+
+def _padded(values: np.typing.NDArray[np.int64], count: int, fill: int) -> torch.Tensor:
+    return functional.pad(torch.from_numpy(values), (0, count), value=fill)
+
+
+def _allocate(layout: KvLayout, dtype: torch.dtype) -> list[torch.Tensor]:
+    # One block more than the pool: rows added as padding write there. Zeroed in place rather than asked
+    # for as zeros: the pages are really there from the start, and no NaN stands in unwritten places.
+    blocks = layout.num_blocks + 1
+    return [torch.empty(blocks, layout.block_size, *shape, dtype=dtype).zero_() for shape in layout.shapes]

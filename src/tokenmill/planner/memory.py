@@ -1,0 +1,147 @@
+"""The one memory formula: weights, KV cache and working set of a model under given flags.
+
+The engine sizes its KV pool with it, and prints what it planned against what it measures.
+All figures are bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tokenmill.core.errors import InsufficientMemory
+from tokenmill.core.flags import ModelFlags
+from tokenmill.models.formats import nbytes
+from tokenmill.models.spec import LayerSpec, ModelSpec
+
+# A default pool serves the running sequences at this length, or one at the model's longest.
+TYPICAL_SEQUENCE_TOKENS = 2048
+# Query rows attention handles at once, and KV positions in a tile.
+ATTENTION_ROWS = 128
+ATTENTION_TILE = 128
+# KV positions gathered at once for sequences that decode together.
+ATTENTION_TOKENS = 8192
+# Resident after importing the engine's libraries, before any weight: measured, see docs/memory.md.
+IMPORT_BYTES = 220 << 20
+_FLOAT = 4
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """What will be resident, by part, and the KV pool that follows.
+
+    Attributes:
+        kv_tokens: tokens the pool holds, over all sequences.
+        max_model_len: longest prompt plus output: the model's limit or the flag's.
+    """
+
+    weights: int
+    kv_bytes_per_token: int
+    block_size: int
+    num_kv_blocks: int
+    activations: int
+    imports: int
+    max_model_len: int
+
+    @property
+    def kv_tokens(self) -> int:
+        return self.num_kv_blocks * self.block_size
+
+    @property
+    def kv_pool(self) -> int:
+        return self.kv_tokens * self.kv_bytes_per_token
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.kv_pool + self.activations + self.imports
+
+
+def weight_bytes(spec: ModelSpec, matrix_format: str) -> int:
+    """Bytes of all weights when matrices are held in `matrix_format` and vectors in F32."""
+    return sum(nbytes(matrix_format if len(t.shape) > 1 else "F32", t.shape) for t in spec.tensors())
+
+
+def kv_bytes_per_token(spec: ModelSpec, element_bytes: int) -> int:
+    """KV cache bytes of one token: 2 x KV heads x head dim x element, summed over the layers."""
+    return sum(2 * layer.kv_heads * layer.head_dim * element_bytes for layer in spec.layers)
+
+
+def activation_bytes(spec: ModelSpec, *, step_tokens: int, sequences: int, context: int) -> int:
+    """Largest working set of one step of the reference path.
+
+    The wider of a layer's attention and MLP, beside the residual stream, plus logits and the sampler's
+    sorted copy (values, indices, cumulated doubles).
+    """
+    stream = step_tokens * spec.hidden * _FLOAT * 3
+    layer = max(max(_attention(s, step_tokens, context), _mlp(s, step_tokens)) for s in spec.layers)
+    sampler = sequences * spec.vocab_size * (4 * _FLOAT + 2 * 8)
+    return stream + max(layer, sampler)
+
+
+def _attention(layer: LayerSpec, step_tokens: int, context: int) -> int:
+    heads = layer.heads + 2 * layer.kv_heads
+    projected = step_tokens * heads * layer.head_dim * _FLOAT * 2
+    span = min(context, layer.window or context)
+    gathered = 2 * max(span, ATTENTION_TOKENS) * layer.kv_heads * layer.head_dim * _FLOAT * 2
+    scores = min(step_tokens, ATTENTION_ROWS) * layer.heads * span * _FLOAT * 2
+    return projected + gathered + scores
+
+
+def _mlp(layer: LayerSpec, step_tokens: int) -> int:
+    return step_tokens * layer.intermediate * _FLOAT * 4
+
+
+def plan_memory(
+    spec: ModelSpec, flags: ModelFlags, *, matrix_format: str, kv_element_bytes: int, available: int
+) -> MemoryPlan:
+    """Sizes the KV pool.
+
+    Args:
+        matrix_format: format the engine holds matrices in, a key of `models.formats.FORMATS`.
+        available: bytes the machine leaves to this process now.
+
+    Raises:
+        InsufficientMemory: weights and one block do not fit, or an explicit pool does not.
+    """
+    longest = min(flags.max_model_len or spec.max_position, spec.max_position)
+    weights = weight_bytes(spec, matrix_format)
+    activations = activation_bytes(
+        spec, step_tokens=flags.max_num_batched_tokens, sequences=flags.max_num_seqs, context=longest
+    )
+    per_token = kv_bytes_per_token(spec, kv_element_bytes)
+    per_block = per_token * flags.block_size
+    explicit = _explicit_blocks(flags, per_block)
+    # A pool asked for by size is only held against what is there; the default leaves the rest alone.
+    budget = available if explicit is not None else int(available * flags.gpu_memory_utilization)
+    room = (budget - weights - activations) // per_block
+    if room < 1 or (explicit or 1) > room:
+        raise _too_big(weights, activations, (explicit or 1) * per_block, budget, available)
+    if explicit is None:
+        tokens = max(longest, flags.max_num_seqs * min(longest, TYPICAL_SEQUENCE_TOKENS))
+        explicit = min(room, -(-tokens // flags.block_size))
+    return MemoryPlan(
+        weights=weights,
+        kv_bytes_per_token=per_token,
+        block_size=flags.block_size,
+        num_kv_blocks=explicit,
+        activations=activations,
+        imports=IMPORT_BYTES,
+        max_model_len=longest,
+    )
+
+
+def _explicit_blocks(flags: ModelFlags, per_block: int) -> int | None:
+    if flags.num_kv_blocks is not None:
+        return flags.num_kv_blocks
+    if flags.kv_cache_memory_bytes is not None:
+        return max(1, flags.kv_cache_memory_bytes // per_block)
+    return None
+
+
+def _too_big(weights: int, activations: int, pool: int, budget: int, available: int) -> InsufficientMemory:
+    return InsufficientMemory(
+        f"the model needs {weights // _MIB} MiB of weights, {activations // _MIB} MiB of working memory and "
+        f"{-(-pool // _MIB)} MiB of KV cache, but may take {budget // _MIB} MiB of the "
+        f"{available // _MIB} MiB free: use a smaller --max-model-len, --max-num-batched-tokens or "
+        "--kv-cache-memory-bytes, a larger --gpu-memory-utilization, or a smaller model"
+    )
