@@ -1,0 +1,121 @@
+"""Reads the tokenizer of a folder in Hugging Face layout."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from tokenmill.core.bounds import show
+from tokenmill.core.errors import ModelFileError
+from tokenmill.models.tokenizer_parts import TokenizerParts
+
+MAX_TOKENIZER_BYTES = 256 << 20
+MAX_CONFIG_BYTES = 32 << 20
+
+
+def read_folder(folder: Path) -> TokenizerParts:
+    """The tokenizer of `folder`, from tokenizer.json; the small JSON files beside it name BOS and the ends.
+
+    Raises:
+        ModelFileError: a file is missing, too large or malformed, or names a token that does not exist.
+    """
+    backend = _load_backend(folder)
+    config = read_json(folder, "tokenizer_config.json")
+    named = (config, read_json(folder, "special_tokens_map.json"))
+    numbered = (read_json(folder, "generation_config.json"), read_json(folder, "config.json"))
+    bos_id = next(_token_ids(backend, "bos", named, numbered), None)
+    if "bos_token" in config and config["bos_token"] is None:
+        bos_id = None
+    eos_ids = tuple(dict.fromkeys(_token_ids(backend, "eos", named, numbered)))
+    add_bos = config.get("add_bos_token")
+    if add_bos is None:
+        prefix = _prefix(backend)
+    elif add_bos is True and bos_id is None:
+        raise ModelFileError("tokenizer_config.json sets add_bos_token but no file names the BOS token")
+    else:
+        prefix = (bos_id,) if add_bos is True and bos_id is not None else ()
+    return TokenizerParts(backend, bos_id, eos_ids, prefix)
+
+
+def read_json(folder: Path, name: str) -> dict[str, object]:
+    """A small JSON object of the folder; empty when the file is not there."""
+    text = read_text(folder, name, MAX_CONFIG_BYTES)
+    if text is None:
+        return {}
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ModelFileError(f"{name} is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ModelFileError(f"{name} must hold a JSON object")
+    return value
+
+
+def read_text(folder: Path, name: str, max_bytes: int) -> str | None:
+    """A file of the folder as text; None when it is not there."""
+    path = folder / name
+    try:
+        size = path.stat().st_size
+        if size > max_bytes:
+            raise ModelFileError(f"{name} has {size} bytes; at most {max_bytes} are allowed")
+        return path.read_text("utf-8")
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError:
+        raise ModelFileError(f"{name} is not UTF-8 text") from None
+    except OSError as error:
+        raise ModelFileError(f"{name} cannot be read: {error.strerror}") from None
+
+
+def _load_backend(folder: Path) -> Tokenizer:
+    text = read_text(folder, "tokenizer.json", MAX_TOKENIZER_BYTES)
+    if text is None:
+        raise ModelFileError("the model's folder has no tokenizer.json")
+    try:
+        backend = Tokenizer.from_str(text)
+    except Exception as error:  # the library raises bare Exception for whatever it cannot read
+        raise ModelFileError(f"tokenizer.json cannot be used: {error}") from None
+    except BaseException as error:
+        # A panic of the library arrives as a BaseException of a class that cannot be imported.
+        if type(error).__name__ != "PanicException":
+            raise
+        raise ModelFileError("tokenizer.json cannot be used: it breaks the tokenizer library") from None
+    backend.no_truncation()
+    backend.no_padding()
+    return backend
+
+
+def _prefix(backend: Tokenizer) -> tuple[int, ...]:
+    """The tokens the post-processor puts in front of a text."""
+    plain = backend.encode("a", add_special_tokens=False).ids
+    full = backend.encode("a", add_special_tokens=True).ids
+    for start in range(len(full) - len(plain) + 1):
+        if full[start : start + len(plain)] == plain:
+            return tuple(full[:start])
+    return ()
+
+
+def _token_ids(
+    backend: Tokenizer,
+    kind: str,
+    named: tuple[Mapping[str, object], ...],
+    numbered: tuple[Mapping[str, object], ...],
+) -> Iterator[int]:
+    """Ids of the BOS or EOS tokens: those given by name first, then those given by number."""
+    for config in named:
+        value = config.get(f"{kind}_token")
+        if isinstance(value, dict):
+            value = value.get("content")
+        if isinstance(value, str) and value:
+            number = backend.token_to_id(value)
+            if number is None:
+                raise ModelFileError(f"{kind}_token is {show(value)}, which is not in the vocabulary")
+            yield number
+    for config in numbered:
+        value = config.get(f"{kind}_token_id")
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, int) and not isinstance(item, bool) and item >= 0:
+                yield item
