@@ -152,18 +152,19 @@ def _draw(logits: torch.Tensor, states: Items[SamplerState]) -> torch.Tensor:
     # Doubles, so that a sum over a large vocabulary does not round rare tokens away.
     scaled = logits.double() / torch.tensor([p.temperature for p in params], dtype=torch.float64)[:, None]
     probs = torch.softmax(scaled, dim=-1)
-    order: torch.Tensor | None = None
-    if any(p.top_k or p.top_p < 1 for p in params):
-        probs, order = probs.sort(dim=-1, descending=True, stable=True)
-        _keep_top_k(probs, [p.top_k for p in params])
-        _keep_top_p(probs, [p.top_p for p in params])
+    cut = [row for row, p in enumerate(params) if p.top_k or p.top_p < 1]
+    if cut:
+        ranked, order = probs[cut].sort(dim=-1, descending=True, stable=True)
+        _keep_top_k(ranked, [params[row].top_k for row in cut])
+        _keep_top_p(ranked, [params[row].top_p for row in cut])
+        # Back in the vocabulary's order: a row is drawn the same way whatever its neighbours ask for.
+        probs[cut] = torch.empty_like(ranked).scatter_(-1, order, ranked)
     floor = torch.tensor([p.min_p for p in params], dtype=torch.float64)[:, None]
     probs.masked_fill_(probs < floor * probs.amax(dim=-1, keepdim=True), 0)
     drawn = torch.tensor([uniform(s.seed, s.choice, s.output_len) for s in states], dtype=torch.float64)
     cumulated = probs.cumsum(dim=-1)
     at = torch.searchsorted(cumulated, drawn[:, None] * cumulated[:, -1:], right=True)
-    at.clamp_(max=probs.shape[-1] - 1)
-    return (at if order is None else order.gather(-1, at)).squeeze(-1)
+    return at.clamp_(max=probs.shape[-1] - 1).squeeze(-1)
 
 
 def _keep_top_k(probs: torch.Tensor, top_k: Items[int]) -> None:

@@ -254,8 +254,7 @@ class EngineWorker:
             messages, self._inbox = self._inbox, []
         return messages, self._clock.monotonic() - locked, locked - asked
 
-    def _apply(self, core: EngineCore, messages: Iterable[Message]) -> list[Output]:
-        outputs = []
+    def _apply(self, core: EngineCore, messages: Iterable[Message]) -> None:
         for message in messages:
             if isinstance(message, str):
                 core.abort(message)
