@@ -1,0 +1,35 @@
+# Everything a newcomer types. The work is in scripts/.
+BIN := .venv/bin
+MODEL ?= smollm2-135m-instruct
+
+.PHONY: help up model install test lint lock docs clean
+
+help:  ## show this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+up: install  ## install, fetch the default model and serve it; ARGS="--port 0" passes flags on
+	@exec $(BIN)/tokenmill up $(ARGS)
+
+model: install  ## fetch the small model
+	@$(BIN)/tokenmill pull $(MODEL)
+
+install:  ## make .venv from requirements.lock
+	@bash scripts/install.sh
+
+test:  ## lint, types, layers and the test suite
+	@bash scripts/check.sh
+
+lint:  ## the same without the test suite
+	@bash scripts/check.sh --lint
+
+lock:  ## take the newest versions pyproject.toml allows and write them to the lock files
+	@bash scripts/install.sh --test
+	$(BIN)/python -m pip install --quiet --upgrade --upgrade-strategy eager -e '.[test]'
+	$(BIN)/python scripts/lock.py
+
+docs:  ## write the generated page of docs/
+	@$(BIN)/python scripts/flags_doc.py
+
+clean:  ## remove what was installed and built here; downloaded models stay
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests -name __pycache__ -type d -exec rm -rf {} +

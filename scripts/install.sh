@@ -1,0 +1,103 @@
+#!/usr/bin/env bash
+# Makes .venv and installs what the lock files pin. Does nothing when that is done already.
+#   --test   also what the test suite needs
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+locks=(requirements.lock)
+stamp=.venv/installed
+test=${1:-}
+if [ "$test" = "--test" ]; then
+  locks+=(requirements-test.lock)
+  stamp=.venv/installed-test
+fi
+log=.venv/install.log
+
+say() { printf '==> %s\n' "$*" >&2; }
+die() { printf 'error: %s\n' "$*" >&2; exit 1; }
+
+# The first Python on the path that is new enough; PYTHON=... chooses another.
+find_python() {
+  local name
+  for name in ${PYTHON:-python3 python3.13 python3.12 python3.11}; do
+    if command -v "$name" >/dev/null && "$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+      echo "$name"
+      return 0
+    fi
+  done
+  return 1
+}
+
+apt_install() {
+  if ! command -v apt-get >/dev/null; then
+    die "install $* with your package manager, then run this again"
+  elif [ "$(id -u)" != 0 ]; then
+    die "type: sudo apt-get update && sudo apt-get install -y $*    and run this again"
+  fi
+  say "Installing $* with apt-get"
+  export DEBIAN_FRONTEND=noninteractive
+  apt-get update -qq && apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+}
+
+make_venv() {
+  local python
+  if ! python=$(find_python); then
+    [ -z "${PYTHON:-}" ] || die "PYTHON=$PYTHON is not Python 3.11 or newer"
+    apt_install python3 python3-venv
+    python=$(find_python) || die "Python 3.11 or newer is needed; this system offers $(python3 --version 2>&1)"
+  fi
+  if ! "$python" -c 'import venv, ensurepip' 2>/dev/null; then
+    apt_install "$("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')"
+  fi
+  say "Creating .venv with $("$python" --version)"
+  rm -rf .venv
+  "$python" -m venv .venv
+}
+
+# pip's own output goes to the log; what it is at goes to the screen.
+pip_install() {
+  local total count=0 line
+  local download='Downloading (.*/)?([^-/ ]+-[^-/ ]+)[^/ ]*\.whl \((.* [MG]B)\)'
+  total=$(cat "${locks[@]}" | grep -c '==')
+  .venv/bin/python -m pip install --no-input --disable-pip-version-check --progress-bar off "$@" 2>>"$log" |
+    tee -a "$log" |
+    while IFS= read -r line; do
+      if [[ $line == Collecting\ * ]]; then
+        count=$((count + 1))
+        at_work "[$count/$total] ${line#Collecting }"
+      elif [[ $line =~ $download ]]; then
+        now "${BASH_REMATCH[2]} (${BASH_REMATCH[3]})"
+      elif [[ $line == Installing\ collected* ]]; then
+        now "unpacking"
+      fi
+    done
+  [ ! -t 2 ] || printf '\r\033[K' >&2
+}
+
+# One line that is written over on a terminal. Elsewhere a line of its own, and none for small steps.
+now() {
+  if [ -t 2 ]; then printf '\r\033[K    %s' "$1" >&2; else printf '    %s\n' "$1" >&2; fi
+}
+at_work() {
+  [ ! -t 2 ] || now "$1"
+}
+
+# Changes whenever what should be installed does.
+key() {
+  cat "$@" pyproject.toml | cksum
+}
+
+if [ -x .venv/bin/python ] && [ "$(cat "$stamp" 2>/dev/null)" = "$(key "${locks[@]}")" ]; then
+  exit 0
+fi
+.venv/bin/python -c 'import pip' 2>/dev/null || make_venv
+say "Installing packages from ${locks[*]}"
+: >"$log"
+arguments=()
+for lock in "${locks[@]}"; do arguments+=(-r "$lock"); done
+if ! pip_install "${arguments[@]}" || ! pip_install --no-deps --no-build-isolation -e .; then
+  tail -n 15 "$log" >&2
+  die "the installation failed; the whole log is in $log"
+fi
+key requirements.lock >.venv/installed
+[ "$test" != "--test" ] || key "${locks[@]}" >"$stamp"
