@@ -11,17 +11,19 @@ from typing import Literal
 class RopeSpec:
     """Rotary position embedding over the first `dim` components of each head.
 
-    `kind` is default, linear or llama3; the factors are those of the model's own configuration.
+    `kind` is default, linear, llama3 or factors; the numbers are those of the model's own configuration.
+    `factors` (of kind factors) divide the frequency of each pair, [dim / 2]; GGUF stores llama3 so.
     Heads are rotated in halves (component i with i + dim/2), the layout of Hugging Face checkpoints.
     """
 
     theta: float
     dim: int
-    kind: Literal["default", "linear", "llama3"] = "default"
+    kind: Literal["default", "linear", "llama3", "factors"] = "default"
     factor: float = 1.0
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_max_position: int = 0
+    factors: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

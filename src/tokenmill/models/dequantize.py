@@ -1,0 +1,139 @@
+"""Blocks of every format to numbers, with PyTorch operators.
+
+Layouts are those of ggml's block structs (ggml-common.h, `block_q4_0` ... `block_q6_K`). In the
+functions below `b` is uint8 [rows, blocks, block_bytes] and the result [rows, blocks, block], float32;
+`d` is the scale of a block, half precision in the file. Results equal gguf's own in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from tokenmill.models.formats import FORMATS
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+def dequantize(format_name: str, raw: Tensor, out: Tensor) -> None:
+    """Fills `out` [rows, columns], any float type, from `raw` uint8 [rows, row bytes] (contiguous)."""
+    plain = _plain_types().get(format_name)
+    if plain is not None:
+        out.copy_(raw.view(plain))
+        return
+    layout = FORMATS[format_name]
+    blocks = raw.view(raw.shape[0], -1, layout.block_bytes)
+    out.view(raw.shape[0], -1, layout.block).copy_(_DECODERS[format_name](blocks))
+
+
+def _plain_types() -> dict[str, torch.dtype]:
+    import torch
+
+    return {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
+def _half(b: Tensor, at: int) -> Tensor:
+    """The half-precision number at byte `at` of each block, as float32 [..., 1]."""
+    import torch
+
+    return b[..., at : at + 2].view(torch.float16).float()
+
+
+def _signed(b: Tensor) -> Tensor:
+    import torch
+
+    return b.view(torch.int8)
+
+
+def _nibbles(b: Tensor) -> Tensor:
+    """[..., n] bytes to [..., 2n]: all low halves, then all high halves."""
+    import torch
+
+    return torch.cat((b & 15, b >> 4), -1)
+
+
+def _bits(b: Tensor) -> Tensor:
+    """[..., n] bytes to [..., n, 8] bits, lowest first."""
+    import torch
+
+    return (b[..., None] >> torch.arange(8, dtype=torch.uint8)) & 1
+
+
+def _q4_0(b: Tensor) -> Tensor:
+    return (_signed(_nibbles(b[..., 2:])) - 8) * _half(b, 0)
+
+
+def _q4_1(b: Tensor) -> Tensor:
+    return _nibbles(b[..., 4:]) * _half(b, 0) + _half(b, 2)
+
+
+def _q5_0(b: Tensor) -> Tensor:
+    codes = _nibbles(b[..., 6:]) | (_bits(b[..., 2:6]).flatten(-2) << 4)
+    return (_signed(codes) - 16) * _half(b, 0)
+
+
+def _q5_1(b: Tensor) -> Tensor:
+    codes = _nibbles(b[..., 8:]) | (_bits(b[..., 4:8]).flatten(-2) << 4)
+    return codes * _half(b, 0) + _half(b, 2)
+
+
+def _q8_0(b: Tensor) -> Tensor:
+    return _signed(b[..., 2:]) * _half(b, 0)
+
+
+def _k_scales(b: Tensor) -> tuple[Tensor, Tensor]:
+    """Scales and minima of the 8 sub-blocks of a Q4_K or Q5_K block, float32 [..., 8, 1].
+
+    Twelve bytes hold sixteen 6-bit numbers: the first four scales and minima in the low bits of bytes
+    0-3 and 4-7, the last four split between nibbles of bytes 8-11 and the two spare bits above.
+    """
+    import torch
+
+    first, second, third = b[..., 4:8], b[..., 8:12], b[..., 12:16]
+    scales = torch.cat((first & 63, (third & 15) | ((first >> 6) << 4)), -1)
+    minima = torch.cat((second & 63, (third >> 4) | ((second >> 6) << 4)), -1)
+    return (scales * _half(b, 0))[..., None], (minima * _half(b, 2))[..., None]
+
+
+def _k_codes(b: Tensor) -> Tensor:
+    """The nibbles of a Q4_K or Q5_K block by sub-block, [..., 8, 32]: 32 bytes hold two sub-blocks."""
+    whole = b.shape[:2]
+    return _nibbles(b.reshape(*whole, 4, 32)).view(*whole, 8, 32)
+
+
+def _q4_k(b: Tensor) -> Tensor:
+    scales, minima = _k_scales(b)
+    return (_k_codes(b[..., 16:]) * scales - minima).flatten(-2)
+
+
+def _q5_k(b: Tensor) -> Tensor:
+    scales, minima = _k_scales(b)
+    codes = _k_codes(b[..., 48:]) | (_bits(b[..., 16:48]).transpose(-1, -2) << 4)
+    return (codes * scales - minima).flatten(-2)
+
+
+def _q6_k(b: Tensor) -> Tensor:
+    """Two halves of 128: four runs of 32 numbers, low nibbles in 64 bytes, top two bits in 32."""
+    import torch
+
+    whole = b.shape[:2]
+    low = _nibbles(b[..., :128].reshape(*whole, 2, 64)).view(*whole, 2, 4, 32)
+    shifts = torch.tensor([0, 2, 4, 6], dtype=torch.uint8)[:, None]
+    high = (b[..., 128:192].reshape(*whole, 2, 1, 32) >> shifts) & 3
+    codes = (_signed(low | (high << 4)) - 32).view(*whole, 16, 16)
+    scales = _signed(b[..., 192:208]) * _half(b, 208)
+    return (codes * scales[..., None]).flatten(-2)
+
+
+_DECODERS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "Q4_0": _q4_0,
+    "Q4_1": _q4_1,
+    "Q5_0": _q5_0,
+    "Q5_1": _q5_1,
+    "Q8_0": _q8_0,
+    "Q4_K": _q4_k,
+    "Q5_K": _q5_k,
+    "Q6_K": _q6_k,
+}

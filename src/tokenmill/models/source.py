@@ -1,0 +1,76 @@
+"""Opens a model: a GGUF file, or a folder in Hugging Face layout. Headers only; weights come later."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenmill.core.errors import ModelFileError
+from tokenmill.models.data_file import DataFile
+from tokenmill.models.gguf import read_header
+from tokenmill.models.gguf_config import spec_of
+from tokenmill.models.gguf_weights import read_rope_factors, stored_tensors
+from tokenmill.models.hf_config import read_spec
+from tokenmill.models.safetensors_file import open_folder
+from tokenmill.models.spec import ModelSpec
+from tokenmill.models.stored_weights import StoredWeights, select
+from tokenmill.models.tokenizer_files import TokenizerFiles
+from tokenmill.models.weights import WeightFile
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A model whose headers agree with each other. Whoever opens it closes `weights`.
+
+    Attributes:
+        name: the file's name without its ending, or the folder's.
+    """
+
+    name: str
+    path: Path
+    spec: ModelSpec
+    weights: WeightFile
+    tokenizer_files: TokenizerFiles
+
+
+def open_model(path: Path) -> ModelSource:
+    """Reads every header of a model and checks them against its configuration.
+
+    Raises:
+        ModelFileError: nothing there, an unsupported architecture or format, a missing or wrongly shaped
+            tensor, or a header that contradicts itself or its file's size.
+    """
+    return _open_folder(path) if path.is_dir() else _open_gguf(path)
+
+
+def _open_gguf(path: Path) -> ModelSource:
+    if path.suffix == ".safetensors":
+        raise ModelFileError(f"{path.name}: give the folder that holds it and its config.json")
+    file = DataFile(path)
+    try:
+        header = read_header(file)
+        spec = spec_of(header, file.name, read_rope_factors(header, file))
+        tensors = select(spec, stored_tensors(header, file, spec), file.name)
+    except BaseException:
+        file.close()
+        raise
+    tokenizer = TokenizerFiles(gguf=header.metadata)
+    return ModelSource(path.stem, path, spec, StoredWeights(tensors, [file]), tokenizer)
+
+
+def _open_folder(folder: Path) -> ModelSource:
+    if not (folder / "config.json").exists():
+        raise ModelFileError(
+            f"{folder.name}: no config.json; a model is a folder with config.json and *.safetensors files, "
+            "or a .gguf file"
+        )
+    stored, files = open_folder(folder)
+    try:
+        spec = read_spec(folder, has_lm_head="lm_head.weight" in stored)
+        tensors = select(spec, stored, folder.name)
+    except BaseException:
+        for file in files:
+            file.close()
+        raise
+    tokenizer = TokenizerFiles(folder=folder)
+    return ModelSource(folder.resolve().name, folder, spec, StoredWeights(tensors, files), tokenizer)

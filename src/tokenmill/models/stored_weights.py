@@ -1,0 +1,126 @@
+"""Loads checked tensors from files, whatever container they were listed in."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from tokenmill.core.errors import ModelFileError
+from tokenmill.models.data_file import DataFile
+from tokenmill.models.dequantize import dequantize
+from tokenmill.models.formats import FORMATS, supported_formats
+from tokenmill.models.spec import ModelSpec
+from tokenmill.models.weights import TensorInfo
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+# Numbers dequantized at once: scratch stays in the cache and is no second copy of a large tensor.
+_CHUNK = 1 << 17
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """Where a tensor's bytes are.
+
+    Attributes:
+        offset: absolute, in `file`.
+        paired_rows: rows of a head whose rotary components are stored as neighbours (2i, 2i + 1) and
+            are loaded as halves (i, i + paired_rows / 2); 0 loads rows as they are.
+    """
+
+    info: TensorInfo
+    file: DataFile
+    offset: int
+    paired_rows: int = 0
+
+
+class StoredWeights:
+    """A `WeightFile` over open files, which it owns."""
+
+    def __init__(self, stored: Mapping[str, StoredTensor], files: Sequence[DataFile]) -> None:
+        self._stored = stored
+        self._files = files
+        self.tensors: Mapping[str, TensorInfo] = MappingProxyType({n: t.info for n, t in stored.items()})
+        self.nbytes = sum(file.size for file in files)
+
+    def load(self, name: str, dtype: torch.dtype) -> Tensor:
+        import torch
+
+        stored = self._stored.get(name)
+        if stored is None:
+            raise ModelFileError(f"the model has no tensor {name}")
+        result = torch.empty(stored.info.shape, dtype=dtype)
+        with _one_thread():
+            _fill(stored, result)
+        return result
+
+    def close(self) -> None:
+        for file in self._files:
+            file.close()
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """PyTorch on the calling thread alone.
+
+    Chunks are bound by memory, so a second thread gains nothing, and thousands of short parallel regions
+    stall when another process wants the cores (measured on two: 0.3 s for the small model, or 2-8 s).
+    """
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _fill(stored: StoredTensor, result: Tensor) -> None:
+    """Reads and dequantizes a chunk of whole rows at a time; a chunk holds whole heads where rows move."""
+    import torch
+
+    pair_rows = stored.paired_rows
+    # A vector is one row, unless its elements are the rows that move (the bias of q and k).
+    columns = 1 if pair_rows and result.dim() == 1 else result.shape[-1]
+    matrix = result.view(-1, columns)
+    row_bytes = stored.info.nbytes // matrix.shape[0]
+    step = max(1, _CHUNK // columns)
+    if pair_rows:
+        step = -(-step // pair_rows) * pair_rows
+    for start in range(0, matrix.shape[0], step):
+        out = matrix[start : start + step]
+        buffer = bytearray(out.shape[0] * row_bytes)
+        stored.file.read_into(memoryview(buffer), stored.offset + start * row_bytes)
+        raw = torch.frombuffer(buffer, dtype=torch.uint8).view(-1, row_bytes)
+        if pair_rows:
+            raw = raw.view(-1, pair_rows // 2, 2, row_bytes).transpose(1, 2).reshape(-1, row_bytes)
+        dequantize(stored.info.format, raw, out)
+
+
+def select(spec: ModelSpec, stored: Mapping[str, StoredTensor], label: str) -> dict[str, StoredTensor]:
+    """The tensors a model needs, each checked; whatever else the file holds is left out.
+
+    Raises:
+        ModelFileError: one is missing, has another shape, or is in a format that cannot be read.
+    """
+    needed = {tensor.name: tensor.shape for tensor in spec.tensors()}
+    missing = [name for name in needed if name not in stored]
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise ModelFileError(f"{label}: tensor {missing[0]}{more} is missing")
+    for name, shape in needed.items():
+        info = stored[name].info
+        if info.shape != shape:
+            raise ModelFileError(
+                f"{label}: tensor {name} has shape {list(info.shape)}, "
+                f"the configuration asks for {list(shape)}"
+            )
+        if info.format not in FORMATS:
+            raise ModelFileError(f"{label}: tensor {name} is in format {info.format}; {supported_formats()}")
+    return {name: stored[name] for name in needed}

@@ -1,0 +1,54 @@
+"""What the engine sees of a weight file, whatever its format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """A stored tensor.
+
+    Attributes:
+        name: canonical (Hugging Face) name.
+        shape: [out, in] for matrices.
+        format: a key of `models.formats.FORMATS`.
+        nbytes: bytes it takes in the file.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    format: str
+    nbytes: int
+
+
+class WeightFile(Protocol):
+    """An open model: headers are read and checked, weights are not.
+
+    Attributes:
+        tensors: exactly what `ModelSpec.tensors()` asks for, by name, with the shapes it asks for.
+        nbytes: size of the file, or of all files together.
+    """
+
+    @property
+    def tensors(self) -> Mapping[str, TensorInfo]: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def load(self, name: str, dtype: torch.dtype) -> torch.Tensor:
+        """The tensor as numbers, contiguous, in memory of its own, rows in Hugging Face order.
+
+        Raises:
+            ModelFileError: no such tensor, or the file changed since it was opened.
+        """
+        ...
+
+    def close(self) -> None:
+        """Releases the file. Loaded tensors stay valid; closing twice is fine."""
+        ...
