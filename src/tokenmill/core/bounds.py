@@ -7,6 +7,7 @@ field, shows the value and says what is allowed.
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,8 @@ MAX_HEADER_BYTES = 32 << 10
 MAX_JSON_DEPTH = 64
 MAX_MESSAGES = 2048
 MAX_PROMPTS = 128
+MAX_CHOICES = 256
+MAX_TOOL_CALLS = 128
 MAX_REQUEST_ID_CHARS = 128
 INT64_MAX = 2**63 - 1
 
@@ -61,6 +64,7 @@ NUMBERS: Mapping[str, Number] = {
     "best_of": Number(1, 16, integer=True),
     "logprobs": Number(0, 20, integer=True),
     "top_logprobs": Number(0, 20, integer=True),
+    "completions_logprobs": Number(0, 5, integer=True),
     "min_tokens": Number(0, 1 << 20, integer=True),
     "max_tokens": Number(1, 1 << 20, integer=True),
     "max_completion_tokens": Number(1, 1 << 20, integer=True),
@@ -73,9 +77,13 @@ MAX_STOP_TOKEN_IDS = 128
 MAX_LOGIT_BIAS = 1024
 
 
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = _short.maxlong = 60
+
+
 def show(value: object) -> str:
     """A client's value as it may be repeated in an error: short, on one line, printable."""
-    text = repr(value)
+    text = _short.repr(value)  # however large the value, the work is small
     return text if len(text) <= 60 else text[:57] + "..."
 
 

@@ -103,6 +103,13 @@ class UnsupportedMediaType(TokenmillError):
     retry = False
 
 
+class HeadersTooLarge(TokenmillError):
+    status = 431
+    type = "invalid_request_error"
+    code = "headers_too_large"
+    retry = False
+
+
 class Overloaded(TokenmillError):
     """No room now; the same request may work in a moment."""
 
@@ -135,6 +142,12 @@ class DeadlineExceeded(TokenmillError):
 
     status = 504
     code = "timeout"
+
+
+class InternalError(TokenmillError):
+    """A bug of this server. What went wrong is in the log, under the request id, and nowhere else."""
+
+    retry = False
 
 
 class EngineStopped(TokenmillError):

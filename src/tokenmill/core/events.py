@@ -103,7 +103,10 @@ class RequestRejected(Event, frozen=True, kw_only=True):
 
 
 class HttpAnswered(Event, frozen=True, kw_only=True):
-    """What the client saw on a route; 499 when it left first."""
+    """What the client saw on a route; 499 when it left first.
+
+    `first_byte_s` is from the last byte of the request to the first byte of a streamed body.
+    """
 
     route: str
     status: int
@@ -111,6 +114,9 @@ class HttpAnswered(Event, frozen=True, kw_only=True):
     tenant: str
     seconds: float
     request_id: str
+    first_byte_s: float | None = None
+    output_tokens: int = 0
+    trace_id: str = ""
 
 
 class LoadProgress(Event, frozen=True, kw_only=True):

@@ -1,0 +1,120 @@
+"""From parsed requests to a sent answer, for every dialect: admission, running, streaming, ending."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tokenmill.core.delta import Delta
+from tokenmill.core.errors import Draining, NotReady, Overloaded
+from tokenmill.core.request import GenerateRequest, SamplingParams
+from tokenmill.gateway import sse
+from tokenmill.gateway.http import ClientGone, Exchange, public_error
+from tokenmill.gateway.inbox import Inbox, Source
+from tokenmill.gateway.openai_types import UsageSum
+from tokenmill.gateway.served import Serving
+
+
+class Renderer(Protocol):
+    """How a dialect writes one answer."""
+
+    def frames(self, delta: Delta) -> bytes:
+        """The stream events of one delta; may be empty."""
+        ...
+
+    def last_frames(self, usage: UsageSum) -> bytes:
+        """What follows when every choice has finished; may be empty."""
+        ...
+
+    def whole(self, deltas: Sequence[Delta], usage: UsageSum) -> object:
+        """The answer in one piece, from one delta a choice."""
+        ...
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to run and how to answer. `n` choices come from each source."""
+
+    sources: Sequence[Source]
+    n: int
+    renderer: Renderer
+    stream: bool
+
+
+def admit(serving: Serving) -> None:
+    """Raises Draining, NotReady or Overloaded when no new work is taken."""
+    if serving.draining:
+        raise Draining("the server is stopping and takes no new requests")
+    stats = serving.model.replica.stats()
+    if not stats.ready:
+        raise NotReady(f"the model is not ready: {stats.reason or 'it is still loading'}")
+    if stats.waiting >= serving.max_waiting:
+        raise Overloaded(f"{stats.waiting} requests are waiting already; try again in a moment")
+
+
+def make_request(
+    serving: Serving, exchange: Exchange, prompt_ids: Sequence[int], sampling: SamplingParams
+) -> GenerateRequest:
+    """The request for the replica. Its id begins with the client's and is unique, whatever that is."""
+    return GenerateRequest(
+        request_id=f"{exchange.request_id}-{next(serving.serial)}",
+        prompt_ids=tuple(prompt_ids),
+        sampling=sampling,
+        model=serving.model.name,
+        trace=exchange.trace(),
+    )
+
+
+async def answer(serving: Serving, exchange: Exchange, job: Job) -> None:
+    """Runs the job and sends its answer. Raises ClientGone, or what failed before the first byte."""
+    admit(serving)  # again: reading and tokenizing the prompt took time
+    usage = UsageSum(job.n)
+    inbox = Inbox(job.sources, job.n)
+    async with exchange.watching(inbox.client_gone), inbox:
+        if job.stream:
+            await _stream(exchange, inbox, job.renderer, usage, serving.limits.keepalive_s)
+        else:
+            deltas = await inbox.take_all()
+            for delta in deltas:
+                usage.add(delta)
+            exchange.output_tokens = usage.completion_tokens
+            took = (b"openai-processing-ms", b"%d" % (exchange.seconds() * 1000))
+            await exchange.respond_json(job.renderer.whole(deltas, usage), headers=[took])
+
+
+async def _stream(
+    exchange: Exchange, inbox: Inbox, renderer: Renderer, usage: UsageSum, keepalive_s: float
+) -> None:
+    # Nothing is sent before the first delta: until then a failure is still a proper status.
+    deltas = await inbox.take()
+    await exchange.start_stream(sse.CONTENT_TYPE, sse.HEADERS)
+    try:
+        while deltas:
+            for delta in deltas:
+                usage.add(delta)
+            exchange.output_tokens = usage.completion_tokens
+            if data := b"".join(map(renderer.frames, deltas)):
+                await exchange.write(data)
+            deltas = await _next(exchange, inbox, keepalive_s)
+        await exchange.write(renderer.last_frames(usage) + sse.DONE)
+    except ClientGone:
+        raise
+    except Exception as error:
+        shown = public_error(error, exchange.request_id)
+        exchange.error_code = shown.code
+        await exchange.write(sse.error_event(shown) + sse.DONE)
+    await exchange.end_stream()
+
+
+async def _next(exchange: Exchange, inbox: Inbox, keepalive_s: float) -> list[Delta]:
+    while True:
+        silence = asyncio.timeout(keepalive_s)
+        try:
+            async with silence:
+                return await inbox.take()
+        except TimeoutError:
+            if not silence.expired():  # a source's own failure
+                raise
+        await exchange.write(sse.KEEP_ALIVE)

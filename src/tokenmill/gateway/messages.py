@@ -1,0 +1,97 @@
+"""Chat messages as a chat template wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tokenmill.core import bounds
+from tokenmill.core.bounds import MAX_MESSAGES, show
+from tokenmill.core.errors import InvalidRequest, UnsupportedParameter
+
+Message = dict[str, object]
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+# What clients send back from earlier answers and no template here reads.
+_NO_OPS = frozenset({"refusal", "annotations", "reasoning", "reasoning_content"})
+
+
+def parse_messages(value: object) -> Sequence[Message]:
+    """The messages with their content as one string each; `developer` is `system` to templates.
+
+    Text parts are joined by newlines. Raises InvalidRequest or UnsupportedParameter, naming the message.
+    """
+    if not isinstance(value, list):
+        raise InvalidRequest(f"messages must be a list of objects, not {show(value)}", param="messages")
+    if not 1 <= len(value) <= MAX_MESSAGES:
+        raise InvalidRequest(
+            f"messages must have from 1 to {MAX_MESSAGES} items, not {len(value)}", param="messages"
+        )
+    return [_message(f"messages[{number}]", item) for number, item in enumerate(value)]
+
+
+def _message(where: str, value: object) -> Message:
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"{where} must be an object, not {show(value)}", param=where)
+    given = {key: item for key, item in value.items() if item is not None}
+    role = given.pop("role", None)
+    if role not in ROLES:
+        raise InvalidRequest(
+            f"{where}.role must be one of {', '.join(ROLES)}, not {show(role)}", param=f"{where}.role"
+        )
+    message: Message = {"role": "system" if role == "developer" else role}
+    message["content"] = _content(
+        f"{where}.content", given.pop("content", None), optional=role == "assistant"
+    )
+    for key, item in given.items():
+        if key == "name" or (key == "tool_call_id" and role == "tool"):
+            message[key] = bounds.text(f"{where}.{key}", item, max_chars=256)
+        elif key == "tool_calls" and role == "assistant":
+            message[key] = _tool_calls(f"{where}.{key}", item)
+        elif key not in _NO_OPS:
+            raise UnsupportedParameter(
+                f"{where} has {show(key)}, which is not supported there", param=f"{where}.{key[:64]}"
+            )
+    return message
+
+
+def _content(where: str, value: object, *, optional: bool) -> str:
+    if value is None:
+        if optional:
+            return ""
+        raise InvalidRequest(f"{where} is missing", param=where)
+    if isinstance(value, str):
+        return bounds.text(where, value)
+    if not isinstance(value, list):
+        raise InvalidRequest(
+            f"{where} must be a string or a list of text parts, not {show(value)}", param=where
+        )
+    return "\n".join(_part(f"{where}[{number}]", part) for number, part in enumerate(value))
+
+
+def _part(where: str, value: object) -> str:
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"{where} must be an object, not {show(value)}", param=where)
+    kind = value.get("type")
+    if kind != "text":
+        raise UnsupportedParameter(
+            f"{where}.type must be text, not {show(kind)}: this model reads text only", param=f"{where}.type"
+        )
+    return bounds.text(f"{where}.text", value.get("text"))
+
+
+def _tool_calls(where: str, value: object) -> list[object]:
+    """Calls of earlier turns, for the template to write down again."""
+    if not isinstance(value, list) or len(value) > bounds.MAX_TOOL_CALLS:
+        raise InvalidRequest(
+            f"{where} must be a list of at most {bounds.MAX_TOOL_CALLS} objects", param=where
+        )
+    for number, call in enumerate(value):
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not all(
+            isinstance(function.get(key), str) for key in ("name", "arguments")
+        ):
+            raise InvalidRequest(
+                f"{where}[{number}] must have a function with a name and arguments, both strings",
+                param=f"{where}[{number}]",
+            )
+    return value

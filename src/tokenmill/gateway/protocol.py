@@ -1,0 +1,97 @@
+"""uvicorn's HTTP/1.1 protocol with bounds on request heads, and refusals as the API's error object."""
+
+from __future__ import annotations
+
+import asyncio
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from tokenmill.core.bounds import MAX_HEADER_BYTES
+from tokenmill.core.errors import HeadersTooLarge, InvalidRequest
+from tokenmill.gateway.http import error_body, new_request_id
+
+HEAD_TIMEOUT_S = 30.0
+
+
+class BoundedHeadProtocol(HttpToolsProtocol):
+    """Refuses heads over `MAX_HEADER_BYTES`, and closes connections that do not finish one in time."""
+
+    _head_bytes = 0  # of what the parser has handed out of this request's head
+    _held_bytes = 0  # fed since the parser last handed out anything: a header may be growing in it
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn
+        super().connection_made(transport)
+        self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._head_arrived()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._held_bytes += len(data)
+        super().data_received(data)
+        if self._held_bytes > MAX_HEADER_BYTES and not self.transport.is_closing():
+            self._head_bytes += self._held_bytes
+            self.send_400_response("")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._head_bytes = self._held_bytes = 0
+        self._expect_head()
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value))
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._head_arrived()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._held_bytes = 0
+        super().on_body(body)
+
+    def send_400_response(self, msg: str) -> None:
+        """What uvicorn calls for anything that is not HTTP; here also for heads that are too large."""
+        answering = (
+            self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
+        )
+        if not answering:  # else the error would land inside another request's answer
+            self.transport.write(self._refusal())
+        self.transport.close()
+
+    def _refusal(self) -> bytes:
+        if self._head_bytes > MAX_HEADER_BYTES:
+            error = HeadersTooLarge(f"the request's headers have more than {MAX_HEADER_BYTES} bytes")
+            body, status = error_body(error), error.status
+        else:
+            body = error_body(InvalidRequest("the request is not valid HTTP", code="invalid_http"))
+            status = 400
+        return b"".join(
+            (
+                STATUS_LINE[status],
+                b"content-type: application/json\r\ncontent-length: %d\r\n" % len(body),
+                b"x-request-id: %s\r\nconnection: close\r\n\r\n" % new_request_id().encode(),
+                body,
+            )
+        )
+
+    def _count(self, size: int) -> None:
+        self._held_bytes = 0
+        self._head_bytes += size
+        if self._head_bytes > MAX_HEADER_BYTES:
+            raise ValueError("request head too large")  # the parser stops and uvicorn sends the refusal
+
+    def _expect_head(self) -> None:
+        self._head_arrived()
+        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.close)
+
+    def _head_arrived(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None

@@ -1,0 +1,102 @@
+"""Request fields that every generating route shares, as sampling parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tokenmill.core import bounds
+from tokenmill.core.bounds import show
+from tokenmill.core.errors import ContextLengthExceeded, InvalidRequest, ModelNotFound, UnsupportedParameter
+from tokenmill.core.request import SamplingParams
+from tokenmill.gateway.served import ServedModel
+
+Body = Mapping[str, object]
+
+_NUMBERS = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+)
+
+
+def check_model(body: Body, model: ServedModel, *, required: bool = True) -> None:
+    """The name must be the served one. Raises InvalidRequest or ModelNotFound."""
+    if "model" not in body:
+        if required:
+            raise InvalidRequest(f"model is missing; this server has {show(model.name)}", param="model")
+        return
+    name = bounds.text("model", body["model"])
+    if name != model.name:
+        raise model_not_found(name, model)
+
+
+def model_not_found(name: str, model: ServedModel) -> ModelNotFound:
+    return ModelNotFound(f"model {show(name)} is not here; this server has {show(model.name)}", param="model")
+
+
+def sampling_params(
+    body: Body, *, vocab_size: int, max_tokens: int | None, logprobs: int | None
+) -> SamplingParams:
+    """The shared fields, each held against `core.bounds`. Raises InvalidRequest."""
+    numbers = {name: bounds.number(name, body[name]) for name in _NUMBERS if name in body}
+    params = SamplingParams(
+        **numbers,
+        top_k=_top_k(body.get("top_k", 0)),
+        logit_bias=bounds.logit_bias(body.get("logit_bias", {})),
+        seed=bounds.integer("seed", body["seed"]) if "seed" in body else None,
+        n=bounds.integer("n", body.get("n", 1)),
+        logprobs=logprobs,
+        stop=bounds.stops(body.get("stop", [])),
+        stop_token_ids=bounds.token_ids(
+            "stop_token_ids", body.get("stop_token_ids", []), max_items=bounds.MAX_STOP_TOKEN_IDS
+        ),
+        min_tokens=bounds.integer("min_tokens", body.get("min_tokens", 0)),
+        max_tokens=max_tokens,
+        ignore_eos=flag(body, "ignore_eos"),
+    )
+    bounds.sampling(params, vocab_size)
+    return params
+
+
+def _top_k(value: object) -> int:
+    """-1 is how other servers write "the whole vocabulary"."""
+    return 0 if value == -1 else bounds.integer("top_k", value)
+
+
+def flag(body: Body, name: str, default: bool = False) -> bool:
+    return bounds.boolean(name, body[name]) if name in body else default
+
+
+def streaming(body: Body) -> tuple[bool, bool]:
+    """`stream`, and whether its end tells the usage."""
+    stream = flag(body, "stream")
+    if "stream_options" not in body:
+        return stream, False
+    options = body["stream_options"]
+    if not isinstance(options, dict):
+        raise InvalidRequest(f"stream_options must be an object, not {show(options)}", param="stream_options")
+    if not stream:
+        raise InvalidRequest("stream_options needs stream: true", param="stream_options")
+    given = {name: value for name, value in options.items() if value is not None}
+    for name, value in given.items():
+        if name not in ("include_usage", "include_obfuscation"):
+            raise UnsupportedParameter(
+                f"unknown parameter stream_options.{name[:64]}; did you mean include_usage?",
+                param=f"stream_options.{name[:64]}",
+            )
+        bounds.boolean(f"stream_options.{name}", value)
+    return stream, given.get("include_usage") is True
+
+
+def check_context(prompt_tokens: int, max_tokens: int | None, max_model_len: int, *, param: str) -> None:
+    """Prompt and asked-for output must fit together; without a bound, one token of output."""
+    if prompt_tokens + (max_tokens or 1) > max_model_len:
+        asked = "" if max_tokens is None else f", and {max_tokens} more are asked for"
+        raise ContextLengthExceeded(
+            f"this model holds {max_model_len} tokens, prompt and output together; "
+            f"the prompt has {prompt_tokens}{asked}",
+            param=param,
+        )

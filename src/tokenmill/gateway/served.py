@@ -1,0 +1,110 @@
+"""What the routes serve: one model, and what they need to answer for it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import ParamSpec, Protocol, TypeVar
+
+from tokenmill.core.bus import Bus
+from tokenmill.core.clock import Clock
+from tokenmill.fleet.replica import Replica
+from tokenmill.observe.metrics import Metrics
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class TextCodec(Protocol):
+    """The part of a tokenizer the routes use."""
+
+    def encode(self, text: str, *, add_special: bool) -> list[int]: ...
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str: ...
+
+    def token_text(self, token_id: int) -> str: ...
+
+
+class MessageTemplate(Protocol):
+    """The part of a chat template the routes use."""
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        add_generation_prompt: bool = True,
+        extra: Mapping[str, object] | None = None,
+    ) -> str: ...
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model under the name clients use.
+
+    Attributes:
+        created: seconds since the Unix epoch.
+        chat_template: None when the model has none; then chat is refused.
+        max_model_len: longest prompt plus output, in tokens.
+    """
+
+    name: str
+    created: int
+    tokenizer: TextCodec
+    chat_template: MessageTemplate | None
+    replica: Replica
+    max_model_len: int
+    vocab_size: int
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long the gateway waits, in seconds.
+
+    Attributes:
+        body_s: for a whole request body.
+        keepalive_s: silence on a stream after which a comment is sent.
+        write_s: one write may be held up by a client that does not read; then it is cut off.
+    """
+
+    body_s: float = 60.0
+    keepalive_s: float = 15.0
+    write_s: float = 120.0
+
+
+class TokenizerThread:
+    """The one thread that renders templates and tokenizes, so that the event loop never does."""
+
+    def __init__(self) -> None:
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tokenizer")
+
+    async def run(self, job: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, lambda: job(*args, **kwargs))
+
+    def close(self) -> None:
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+@dataclass
+class Serving:
+    """Everything a route may touch.
+
+    Attributes:
+        max_waiting: requests waiting in the replica from which on new ones are refused.
+        serial: makes request ids unique.
+        draining: set once, when the server is told to stop.
+    """
+
+    model: ServedModel
+    bus: Bus
+    metrics: Metrics
+    clock: Clock
+    limits: Limits
+    max_waiting: int
+    tokenizer_thread: TokenizerThread = field(default_factory=TokenizerThread)
+    serial: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    draining: bool = False

@@ -1,0 +1,56 @@
+"""POST /tokenize and /detokenize, as vLLM has them."""
+
+from __future__ import annotations
+
+from tokenmill.core import bounds
+from tokenmill.core.errors import InvalidRequest
+from tokenmill.gateway.body import read_json_object
+from tokenmill.gateway.chat import chat_prompt
+from tokenmill.gateway.http import Exchange
+from tokenmill.gateway.messages import parse_messages
+from tokenmill.gateway.openai_fields import DETOKENIZE, TOKENIZE
+from tokenmill.gateway.sampling import Body, check_model, flag
+from tokenmill.gateway.served import ServedModel, Serving
+
+MAX_DETOKENIZE_IDS = 1 << 20
+
+
+async def tokenize(serving: Serving, exchange: Exchange) -> None:
+    """Token ids of a `prompt`, or of `messages` as the model would see them."""
+    model = serving.model
+    body = await read_json_object(exchange, serving.limits.body_s)
+    check_model(body, model, required=False)
+    TOKENIZE.check(body)
+    ids = await serving.tokenizer_thread.run(_ids, model, body)
+    texts = [model.tokenizer.token_text(token) for token in ids] if flag(body, "return_token_strs") else None
+    await exchange.respond_json(
+        {"count": len(ids), "max_model_len": model.max_model_len, "tokens": ids, "token_strs": texts}
+    )
+
+
+def _ids(model: ServedModel, body: Body) -> list[int]:
+    if ("prompt" in body) == ("messages" in body):
+        raise InvalidRequest("send either prompt or messages", param="prompt")
+    if "prompt" in body:
+        if "add_generation_prompt" in body:
+            raise InvalidRequest("add_generation_prompt needs messages", param="add_generation_prompt")
+        add_special = flag(body, "add_special_tokens", True)
+        return model.tokenizer.encode(bounds.text("prompt", body["prompt"]), add_special=add_special)
+    if flag(body, "add_special_tokens"):
+        raise InvalidRequest(
+            "add_special_tokens needs a prompt: chat templates add their own", param="add_special_tokens"
+        )
+    messages = parse_messages(body["messages"])
+    return chat_prompt(model, messages, add_generation_prompt=flag(body, "add_generation_prompt", True))
+
+
+async def detokenize(serving: Serving, exchange: Exchange) -> None:
+    """The text of `tokens`, special tokens written out."""
+    model = serving.model
+    body = await read_json_object(exchange, serving.limits.body_s)
+    check_model(body, model, required=False)
+    DETOKENIZE.check(body)
+    ids = bounds.token_ids("tokens", body.get("tokens", []), max_items=MAX_DETOKENIZE_IDS)
+    bounds.in_vocabulary("tokens", ids, model.vocab_size)
+    text = await serving.tokenizer_thread.run(model.tokenizer.decode, ids, skip_special=False)
+    await exchange.respond_json({"prompt": text})
