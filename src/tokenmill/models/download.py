@@ -217,10 +217,9 @@ class _Transfer:
 
     def _remember(self, headers: Message) -> None:
         """Notes which version the part belongs to; without a note it is never continued."""
-        tag = headers.get("ETag", "")
-        version = (
-            self.remote.sha256 or ("" if tag.startswith("W/") else tag) or headers.get("Last-Modified", "")
-        )
+        tag = str(headers.get("ETag", ""))
+        strong = "" if tag.startswith("W/") else tag
+        version = self.remote.sha256 or strong or str(headers.get("Last-Modified", ""))
         self._id.write_text(version, "utf-8")
 
     def _copy(self, response: Any, file: IO[bytes], done: int) -> None:
