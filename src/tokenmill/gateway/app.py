@@ -47,13 +47,13 @@ class _Endpoint:
     """A raw ASGI endpoint: Starlette calls it without request or response objects."""
 
     def __init__(self, pattern: str, handler: Handler, serving: Serving) -> None:
-        self._label = pattern.replace(":path", "")
+        self.label = pattern.replace(":path", "")
         self._handler = handler
         self._serving = serving
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange: Exchange = scope[_EXCHANGE]
-        exchange.route = self._label
+        exchange.route = self.label
         exchange.path_params = scope["path_params"]
         await self._handler(self._serving, exchange)
 
@@ -91,7 +91,7 @@ class GatewayApp:
             await self._router(scope, receive, send)
             return
         serving = self._serving
-        exchange = Exchange(scope, receive, send, serving.clock, serving.limits.write_s)
+        exchange = Exchange(scope, receive, send, serving.clock)
         scope[_EXCHANGE] = exchange
         try:
             await self._handle(exchange, scope, receive, send)
@@ -114,7 +114,7 @@ class GatewayApp:
         except HTTPException as error:
             allowed = ", ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
             refusal = MethodNotAllowed(f"{scope['method']} is not allowed here, only {allowed}")
-            exchange.route = scope["route"].path
+            exchange.route = scope["endpoint"].label
             await exchange.fail(refusal, headers=[(b"allow", allowed.encode())])
         except Exception as error:
             await exchange.fail(public_error(error, exchange.request_id))

@@ -72,40 +72,46 @@ async def answer(serving: Serving, exchange: Exchange, job: Job) -> None:
     admit(serving)  # again: reading and tokenizing the prompt took time
     usage = UsageSum(job.n)
     inbox = Inbox(job.sources, job.n)
+    # The replica is done with a request before its client learns the end of it.
+    if job.stream:
+        async with exchange.watching(inbox.client_gone), inbox:
+            tail = await _stream(exchange, inbox, job.renderer, usage, serving.limits.keepalive_s)
+        await exchange.write(tail)
+        await exchange.end_stream()
+        return
     async with exchange.watching(inbox.client_gone), inbox:
-        if job.stream:
-            await _stream(exchange, inbox, job.renderer, usage, serving.limits.keepalive_s)
-        else:
-            deltas = await inbox.take_all()
-            for delta in deltas:
-                usage.add(delta)
-            exchange.output_tokens = usage.completion_tokens
-            took = (b"openai-processing-ms", b"%d" % (exchange.seconds() * 1000))
-            await exchange.respond_json(job.renderer.whole(deltas, usage), headers=[took])
+        deltas = await inbox.take_all()
+    _count(deltas, usage, exchange)
+    took = (b"openai-processing-ms", b"%d" % (exchange.seconds() * 1000))
+    await exchange.respond_json(job.renderer.whole(deltas, usage), headers=[took])
 
 
 async def _stream(
     exchange: Exchange, inbox: Inbox, renderer: Renderer, usage: UsageSum, keepalive_s: float
-) -> None:
+) -> bytes:
+    """Sends everything but the end, which it returns."""
     # Nothing is sent before the first delta: until then a failure is still a proper status.
     deltas = await inbox.take()
     await exchange.start_stream(sse.CONTENT_TYPE, sse.HEADERS)
     try:
         while deltas:
-            for delta in deltas:
-                usage.add(delta)
-            exchange.output_tokens = usage.completion_tokens
+            _count(deltas, usage, exchange)
             if data := b"".join(map(renderer.frames, deltas)):
                 await exchange.write(data)
             deltas = await _next(exchange, inbox, keepalive_s)
-        await exchange.write(renderer.last_frames(usage) + sse.DONE)
+        return renderer.last_frames(usage) + sse.DONE
     except ClientGone:
         raise
     except Exception as error:
         shown = public_error(error, exchange.request_id)
         exchange.error_code = shown.code
-        await exchange.write(sse.error_event(shown) + sse.DONE)
-    await exchange.end_stream()
+        return sse.error_event(shown) + sse.DONE
+
+
+def _count(deltas: Sequence[Delta], usage: UsageSum, exchange: Exchange) -> None:
+    for delta in deltas:
+        usage.add(delta)
+    exchange.output_tokens = usage.completion_tokens
 
 
 async def _next(exchange: Exchange, inbox: Inbox, keepalive_s: float) -> list[Delta]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tokenmill.core.errors import Draining, NotReady
+from tokenmill.core.errors import NotReady
 from tokenmill.gateway.http import Exchange
 from tokenmill.gateway.served import Serving
 
@@ -16,7 +16,7 @@ async def ready(serving: Serving, exchange: Exchange) -> None:
     """200 when a request would be taken now, else 503 with the reason."""
     stats = serving.model.replica.stats()
     if serving.draining:
-        raise Draining("the server is stopping and takes no new requests")
+        raise NotReady("the server is stopping and takes no new requests", code="draining")
     if not stats.ready:
         raise NotReady(f"the model is not ready: {stats.reason or 'it is still loading'}")
     await exchange.respond_json(

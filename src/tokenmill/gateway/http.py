@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from tokenmill.core.bounds import MAX_REQUEST_ID_CHARS
 from tokenmill.core.clock import Clock
-from tokenmill.core.errors import GenerationFailed, InternalError, TokenmillError
+from tokenmill.core.errors import Draining, GenerationFailed, InternalError, RequestTimeout, TokenmillError
 from tokenmill.core.request import TraceContext
 
 log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-
 
 
 class ClientGone(Exception):
-    """The connection is closed, or its reader has been stuck for too long: nobody is left to answer."""
+    """The connection is closed: nobody is left to answer."""
 
 
 class Exchange:
@@ -43,11 +43,10 @@ class Exchange:
         output_tokens: completion tokens of the answer.
     """
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, clock: Clock, write_s: float) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, clock: Clock) -> None:
         self._headers: list[tuple[bytes, bytes]] = scope["headers"]
         self._receive = receive
         self._send = send
-        self._write_s = write_s
         self._clock = clock
         self.path: str = scope["path"]
         self.path_params: dict[str, str] = {}
@@ -142,9 +141,8 @@ class Exchange:
 
     async def _write(self, message: dict[str, object]) -> None:
         try:
-            async with asyncio.timeout(self._write_s):
-                await self._send(message)
-        except (TimeoutError, OSError) as error:
+            await self._send(message)
+        except OSError as error:  # how ASGI servers may say it
             raise ClientGone from error
 
 
@@ -177,7 +175,7 @@ def error_headers(error: TokenmillError) -> list[tuple[bytes, bytes]]:
         headers.append((b"retry-after", b"%d" % error.retry_after))
     if error.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
-    if error.status == 408:  # the rest of the body may still be on its way
+    if isinstance(error, (RequestTimeout, Draining)):  # half a body is on its way; the server is leaving
         headers.append((b"connection", b"close"))
     return headers
 

@@ -11,14 +11,21 @@ from tokenmill.core.errors import HeadersTooLarge, InvalidRequest
 from tokenmill.gateway.http import error_body, new_request_id
 
 HEAD_TIMEOUT_S = 30.0
+# A reader that leaves this server's 64 KiB of output untouched for so long is given up.
+READER_STALL_S = 120.0
 
 
 class BoundedHeadProtocol(HttpToolsProtocol):
-    """Refuses heads over `MAX_HEADER_BYTES`, and closes connections that do not finish one in time."""
+    """Bounds what one connection can hold up.
+
+    Heads over `MAX_HEADER_BYTES` are refused; a connection that does not finish a head in time, or does
+    not read its answer, is closed.
+    """
 
     _head_bytes = 0  # of what the parser has handed out of this request's head
     _held_bytes = 0  # fed since the parser last handed out anything: a header may be growing in it
     _head_timer: asyncio.TimerHandle | None = None
+    _stall_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn
         super().connection_made(transport)
@@ -27,6 +34,8 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_arrived()
         super().connection_lost(exc)
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
 
     def data_received(self, data: bytes) -> None:
         self._held_bytes += len(data)
@@ -55,6 +64,16 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         self._held_bytes = 0
         super().on_body(body)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stall_timer = self.loop.call_later(READER_STALL_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
 
     def send_400_response(self, msg: str) -> None:
         """What uvicorn calls for anything that is not HTTP; here also for heads that are too large."""

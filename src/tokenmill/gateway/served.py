@@ -67,12 +67,10 @@ class Limits:
     Attributes:
         body_s: for a whole request body.
         keepalive_s: silence on a stream after which a comment is sent.
-        write_s: one write may be held up by a client that does not read; then it is cut off.
     """
 
     body_s: float = 60.0
     keepalive_s: float = 15.0
-    write_s: float = 120.0
 
 
 class TokenizerThread:
