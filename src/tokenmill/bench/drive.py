@@ -23,11 +23,11 @@ async def closed_loop(
     think = parse(load.think_s, name="think_s")
 
     async def user() -> None:
-        while now() < max_seconds:
+        while (due := now()) < max_seconds:
             item = next(items, None)
             if item is None:
                 return
-            records.append(await send(item, now()))
+            records.append(await send(item, due))
             pause = think.sample(rng)
             if pause:
                 await asyncio.sleep(min(pause, max(0.0, max_seconds - now())))

@@ -169,7 +169,7 @@ class MockServer:
         try:
             body = read_body(request.body)
         except InvalidRequest as error:
-            self._counts.open(request_id, key, "").end(_refuse(connection, 400, error.message, error.code))
+            self._counts.open(request_id, key, "").end(_refuse_invalid(connection, error))
             return
         account = self._counts.open(request_id, key, body.user or "")
         outcome: Outcome = "reset"
@@ -177,7 +177,7 @@ class MockServer:
             job = read_job(body, chat=chat, script=script, header=request.headers.get("x-mock"))
             outcome = await self._answer(job, connection, account, request_id)
         except InvalidRequest as error:
-            outcome = _refuse(connection, 400, error.message, error.code)
+            outcome = _refuse_invalid(connection, error)
         except asyncio.CancelledError:
             outcome = "disconnected" if connection.gone else "reset"
             raise
@@ -199,13 +199,17 @@ class MockServer:
             return await Answer(job, connection, account, request_id).run()
 
 
-def _refuse(
-    connection: Connection, status: int, message: str, code: str, script: MockScript | None = None
-) -> Outcome:
+def _refuse(connection: Connection, status: int, message: str, code: str, script: MockScript) -> Outcome:
     headers: Headers = ()
-    if script is not None and script.retry_after_s is not None:
+    if script.retry_after_s is not None:
         headers = (("retry-after", f"{script.retry_after_s:g}"),)
     connection.send(status, error_body(message, status=status, code=code), headers)
+    return "refused"
+
+
+def _refuse_invalid(connection: Connection, error: InvalidRequest) -> Outcome:
+    body = error_body(error.message, status=error.status, code=error.code, param=error.param)
+    connection.send(error.status, body)
     return "refused"
 
 

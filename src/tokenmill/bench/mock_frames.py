@@ -10,9 +10,9 @@ DONE = b"data: [DONE]\n\n"
 MALFORMED = b'data: {"choices": [{"delta": {"content": \n\n'
 
 
-def error_body(message: str, *, status: int, code: str) -> bytes:
+def error_body(message: str, *, status: int, code: str, param: str | None = None) -> bytes:
     kind = "server_error" if status >= 500 else "invalid_request_error"
-    return msgspec.json.encode({"error": {"message": message, "type": kind, "param": None, "code": code}})
+    return msgspec.json.encode({"error": {"message": message, "type": kind, "param": param, "code": code}})
 
 
 def error_frame(message: str) -> bytes:

@@ -95,7 +95,7 @@ class _Usage(msgspec.Struct):
 class _Answer(msgspec.Struct):
     choices: list[_Choice] = []
     usage: _Usage | None = None
-    error: msgspec.Raw | None = None
+    error: object = None
 
 
 _decoder = msgspec.json.Decoder(_Answer)
@@ -125,8 +125,8 @@ class StreamReader:
         except msgspec.MsgspecError as error:
             record.fail("malformed", str(error))
             return
-        if answer.error is not None and bytes(answer.error) != b"null":
-            record.fail("error_frame", bytes(answer.error).decode("utf-8", "replace"))
+        if answer.error is not None:
+            record.fail("error_frame", msgspec.json.encode(answer.error).decode())
         if answer.usage is not None:
             record.prompt_tokens = answer.usage.prompt_tokens
             record.completion_tokens = answer.usage.completion_tokens
