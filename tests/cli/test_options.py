@@ -10,7 +10,7 @@ import typer
 
 from tokenmill.cli.config import flag_name
 from tokenmill.cli.options import SectionedCommand, option_names, takes
-from tokenmill.cli.rules import allowed
+from tokenmill.core.flag_rules import allowed
 from tokenmill.core.flags import ModelFlags, ServerFlags
 
 TABLES: list[type[ModelFlags] | type[ServerFlags]] = [ModelFlags, ServerFlags]

@@ -116,7 +116,7 @@ def _usage(error: typer.TyperException) -> str:
     command = context.command_path if context is not None else "tokenmill"
     text = error.format_message()
     if hasattr(error, "possibilities") and isinstance(wrong, str) and context is not None:
-        from tokenmill.cli.rules import nearest
+        from tokenmill.core.flag_rules import nearest
 
         known = [name for param in context.command.get_params(context) for name in param.opts]
         text = f"unknown option {wrong}; did you mean {nearest(wrong, known)}?"

@@ -49,11 +49,11 @@ def command(
             name = model or runner.run(first_model(url, found.server.api_key))
             converse(RemoteModel(url, name, found.server.api_key), params, runner)
             return
-        loaded = load(found.model, found.engine, reporter(as_json=False))
+        worker = load(found.model, found.engine, reporter(as_json=False))
         try:
-            converse(LocalModel(loaded), params, runner)
+            converse(LocalModel(worker), params, runner)
         finally:
-            loaded.worker.stop()
+            worker.stop()
 
 
 def converse(model: Conversation, params: SamplingParams, runner: asyncio.Runner) -> None:

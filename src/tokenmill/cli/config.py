@@ -8,8 +8,8 @@ from pathlib import Path
 
 import yaml
 
-from tokenmill.cli.rules import Table, build, nearest
 from tokenmill.core.errors import ConfigError
+from tokenmill.core.flag_rules import Table, build, nearest
 from tokenmill.core.flags import ALIASES, ModelFlags, ServerFlags, SloTargets
 
 PREFIX = "TOKENMILL_"

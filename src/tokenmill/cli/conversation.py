@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import AsyncGenerator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import typer
 
-from tokenmill.cli.load import Loaded
 from tokenmill.core.delta import Delta
 from tokenmill.core.errors import InvalidRequest
 from tokenmill.core.request import GenerateRequest, SamplingParams
+
+if TYPE_CHECKING:
+    from tokenmill.engine.worker import EngineWorker
 
 Message = dict[str, str]
 
@@ -39,12 +41,12 @@ class Conversation(Protocol):
 class LocalModel:
     """The engine in this process."""
 
-    def __init__(self, loaded: Loaded) -> None:
+    def __init__(self, worker: EngineWorker) -> None:
         from tokenmill.fleet.local import LocalReplica
 
-        self.name = loaded.name
-        self._worker = loaded.worker
-        self._replica = LocalReplica(loaded.worker)
+        self.name = worker.name
+        self._worker = worker
+        self._replica = LocalReplica(worker)
         self._numbers = itertools.count()
 
     def prompt(self, messages: Sequence[Message]) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,16 +16,7 @@ from tokenmill.core.flags import ModelFlags
 
 if TYPE_CHECKING:
     from tokenmill.engine.worker import EngineWorker
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """A warm engine. `name` is what clients call the model."""
-
-    name: str
-    vocab_size: int
-    worker: EngineWorker
-    bus: Bus
+    from tokenmill.models.source import ModelSource
 
 
 def settings(
@@ -51,32 +42,48 @@ def settings(
     return replace(found, model=DEFAULT_MODEL)
 
 
-def load(model: str, flags: ModelFlags, reporter: Reporter) -> Loaded:
-    """Fetches the model where needed, loads and warms it, and reports each phase.
+def fetch(model: str, flags: ModelFlags, reporter: Reporter) -> tuple[str, ModelSource]:
+    """The name clients use and the opened model, fetched where needed.
 
     Raises:
-        DownloadError, ModelFileError, InsufficientMemory: as the parts raise them.
+        DownloadError, ModelFileError: it cannot be had, or is not a model.
     """
-    bus = Bus()
+    from tokenmill.models.pull import default_home, resolve
+    from tokenmill.models.source import open_model
+
+    path = resolve(model, home=default_home(), progress=reporter.transfer)
+    source = open_model(path)
+    return flags.served_model_name or public_name(model, source.name), source
+
+
+def start(name: str, source: ModelSource, flags: ModelFlags, bus: Bus, reporter: Reporter) -> EngineWorker:
+    """A warm engine; each phase of loading is reported.
+
+    Raises:
+        ModelFileError, InsufficientMemory: it cannot be loaded here.
+    """
+    from tokenmill.engine.worker import EngineWorker
+
+    unsubscribe = bus.subscribe(reporter.event)
+    try:
+        worker = EngineWorker(source, flags, bus, name=name)
+        worker.start()
+    finally:
+        unsubscribe()
+    return worker
+
+
+def load(model: str, flags: ModelFlags, reporter: Reporter) -> EngineWorker:
+    """`fetch` and `start` for a command that wants no server."""
     with reporter:
-        from tokenmill.models.catalogue import default_home, resolve
-        from tokenmill.models.source import open_model
-
-        path = resolve(model, home=default_home(), progress=reporter.transfer)
-        source = open_model(path)
-        name = flags.served_model_name or public_name(model, source.name)
-
-        from tokenmill.engine.worker import EngineWorker
-
-        unsubscribe = bus.subscribe(reporter.event)
-        try:
-            worker = EngineWorker(source, flags, bus, name=name)
-            worker.start()
-        finally:
-            unsubscribe()
-    return Loaded(name, source.spec.vocab_size, worker, bus)
+        name, source = fetch(model, flags, reporter)
+        return start(name, source, flags, Bus(), reporter)
 
 
 def public_name(model: str, file_name: str) -> str:
-    """What clients call it: a path's own name, never the path; a hub id without its file."""
-    return file_name if Path(model).exists() else model.partition(":")[0]
+    """What clients call it: a catalogue name, a hub id without its file, or a path's last part alone."""
+    from tokenmill.models.catalogue import CATALOGUE
+
+    if model not in CATALOGUE and Path(model).expanduser().exists():
+        return file_name
+    return model.partition(":")[0].partition("@")[0]

@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from typer.core import TyperCommand
 
 from tokenmill.cli.config import flag_name
-from tokenmill.cli.rules import choices, plain_type
+from tokenmill.core.flag_rules import choices, plain_type
 from tokenmill.core.flags import ALIASES, Bytes, ModelFlags, ServerFlags
 
 Command = Callable[..., None]

@@ -8,6 +8,7 @@ from typing import Any
 
 import aiohttp
 
+from tokenmill.bench.sse import SseDecoder
 from tokenmill.cli.conversation import Message
 from tokenmill.core.errors import ConfigError, TokenmillError
 from tokenmill.core.request import SamplingParams
@@ -44,9 +45,11 @@ class RemoteModel:
                 session.post(f"{self._url}/v1/chat/completions", json=body) as response,
             ):
                 await _check(response)
-                async for line in response.content:
-                    if line.startswith(b"data: {"):
-                        yield _text(json.loads(line[len(b"data: ") :]))
+                decoder = SseDecoder()
+                async for received in response.content.iter_any():
+                    for event in decoder.feed(received):
+                        if event != b"[DONE]":
+                            yield _text(json.loads(event))
         except aiohttp.ClientError as error:
             raise ServerFailed(f"{self._url} does not answer: {error}") from None
 

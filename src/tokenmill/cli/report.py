@@ -155,6 +155,7 @@ class HumanReporter:
                 transient=True,
             )
             self._bar.start()
+            self._wait()
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -188,6 +189,10 @@ class HumanReporter:
     def _finish(self, phase: str, detail: str) -> None:
         self._clear()
         self._line(phase, detail)
+        self._wait()
+
+    def _wait(self) -> None:
+        """What comes next has not been told yet, but something is going on."""
         if self._bar is not None:
             self._task = self._bar.add_task("load", total=None, detail="")
             self._phase = "load"

@@ -52,14 +52,14 @@ def command(
     """Answer one prompt without a server, then show memory by part, TTFT and tokens/s."""
     params = sampling(max_tokens, temperature, seed)
     found = settings(flags, config, model, default=True)
-    loaded = load(found.model, found.engine, HumanReporter())
+    worker = load(found.model, found.engine, HumanReporter())
     try:
-        answer = asyncio.run(ask(LocalModel(loaded), prompt, params, stream=not as_json))
-        parts = loaded.worker.memory.parts
+        answer = asyncio.run(ask(LocalModel(worker), prompt, params, stream=not as_json))
+        parts = worker.memory.parts
     finally:
-        loaded.worker.stop()
+        worker.stop()
     if as_json:
-        json_line({"model": loaded.name, **asdict(answer), "memory": memory_records(parts)})
+        json_line({"model": worker.name, **asdict(answer), "memory": memory_records(parts)})
         return
     console = Console(highlight=False)
     console.print("\n")

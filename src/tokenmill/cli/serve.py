@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import errno
 import ipaddress
 import logging
-import socket
 import sys
 import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tokenmill.cli.load import Loaded, load, settings
+from tokenmill.cli.load import fetch, settings, start
 from tokenmill.cli.options import Config, Json, takes
 from tokenmill.cli.report import Ready, Reporter, reporter
+from tokenmill.core.bus import Bus
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.flags import ModelFlags, ServerFlags
 
 if TYPE_CHECKING:
     from tokenmill.cli.config import Settings
+    from tokenmill.engine.worker import EngineWorker
+    from tokenmill.observe.metrics import Metrics
 
 
 @takes(ServerFlags, ModelFlags)
@@ -45,41 +46,40 @@ def serve_model(settings: Settings, reporter: Reporter) -> int:
     """
     check_address(settings.server)
     start_logging(settings.server.log_level)
-    loaded = load(settings.model, settings.engine, reporter)
-    reporter.memory(loaded.worker.memory.parts)
-    try:
-        return _serve(loaded, settings.server, reporter)
-    finally:
-        loaded.worker.stop()
-
-
-def _serve(loaded: Loaded, server: ServerFlags, reporter: Reporter) -> int:
-    import uvloop
-
-    from tokenmill.fleet.local import LocalReplica
-    from tokenmill.gateway.app import ServedModel, build_app
-    from tokenmill.gateway.server import serve
     from tokenmill.observe.metrics import Metrics
 
-    worker = loaded.worker
+    bus = Bus()
+    with reporter:
+        name, source = fetch(settings.model, settings.engine, reporter)
+        metrics = Metrics(name, "0")
+        bus.subscribe(metrics.on_event)
+        worker = start(name, source, settings.engine, bus, reporter)
+    reporter.memory(worker.memory.parts)
+    try:
+        return _serve(worker, bus, metrics, settings.server, reporter)
+    finally:
+        worker.stop()
+
+
+def _serve(worker: EngineWorker, bus: Bus, metrics: Metrics, server: ServerFlags, reporter: Reporter) -> int:
+    from tokenmill.fleet.local import LocalReplica
+    from tokenmill.gateway.app import ServedModel, build_app
+    from tokenmill.gateway.server import run, serve
+
     replica = LocalReplica(worker, stall_timeout=server.stall_timeout)
-    metrics = Metrics(loaded.name, "0")
-    loaded.bus.subscribe(metrics.on_event)
     model = ServedModel(
-        name=loaded.name,
+        name=worker.name,
         created=int(time.time()),
         tokenizer=worker.tokenizer,
         chat_template=worker.chat_template,
         replica=replica,
         max_model_len=worker.max_model_len,
-        vocab_size=loaded.vocab_size,
+        vocab_size=worker.vocab_size,
     )
-    app = build_app(
-        model, bus=loaded.bus, metrics=metrics, api_key=server.api_key, max_waiting=server.max_waiting
-    )
+    app = build_app(model, bus=bus, metrics=metrics, api_key=server.api_key, max_waiting=server.max_waiting)
 
     def on_ready(url: str) -> None:
-        reporter.ready(Ready(url, loaded.name, needs_key=server.api_key is not None))
+        reporter.ready(Ready(url, worker.name, needs_key=server.api_key is not None))
 
     serving = serve(
         app,
@@ -89,7 +89,7 @@ def _serve(loaded: Loaded, server: ServerFlags, reporter: Reporter) -> int:
         drain_timeout=server.drain_timeout,
         on_ready=on_ready,
     )
-    return uvloop.run(serving)
+    return run(serving)
 
 
 def check_address(server: ServerFlags) -> None:
@@ -103,13 +103,10 @@ def check_address(server: ServerFlags) -> None:
             f"host {server.host} can be reached from other machines: set --api-key or TOKENMILL_API_KEY, "
             "or keep to 127.0.0.1"
         )
-    where = f"{server.host} port {server.port}"
-    try:
-        socket.create_server((server.host, server.port), family=_family(server.host)).close()
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise ConfigError(f"{where} is in use: choose another with --port, or 0 for a free one") from None
-        raise ConfigError(f"cannot listen on {where}: {error.strerror or error}") from None
+    from tokenmill.gateway.server import bind
+
+    for listener in bind(server.host, server.port):
+        listener.close()
 
 
 def is_loopback(host: str) -> bool:
@@ -117,10 +114,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def start_logging(level: str) -> None:

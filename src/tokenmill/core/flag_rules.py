@@ -66,26 +66,29 @@ def _span(field: FieldInfo) -> str:
     return ""
 
 
-def build(table: type[Table], values: Mapping[str, object], sources: Mapping[str, str]) -> Table:
-    """Checks `values` against a table.
+def build(
+    table: type[Table], values: Mapping[str, object], sources: Mapping[str, str] | None = None
+) -> Table:
+    """Checks `values`, by field name, against a table.
 
     Args:
-        values: by field name; only names the table has.
-        sources: for each of them, where it came from, as the user wrote it.
+        sources: where each value came from, as the user wrote it; default: the field name itself.
 
     Raises:
-        ConfigError: the first value that does not fit.
+        ConfigError: an unknown name, or the first value that does not fit.
     """
     for name, value in values.items():
+        if name not in table.model_fields:
+            raise ConfigError(f"unknown flag {name}; did you mean {nearest(name, table.model_fields)}?")
         # Pydantic would take true for the number 1.
         if isinstance(value, bool) and plain_type(table.model_fields[name]) is not bool:
-            _refuse(name, value, sources[name], allowed(table.model_fields[name]))
+            _refuse(name, value, sources, allowed(table.model_fields[name]))
     try:
         return table(**values)
     except ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0])
-        _refuse(name, values[name], sources[name], _broken_rule(first, table.model_fields[name]))
+        _refuse(name, values[name], sources, _broken_rule(first, table.model_fields[name]))
 
 
 def _broken_rule(error: ErrorDetails, field: FieldInfo) -> str:
@@ -94,7 +97,8 @@ def _broken_rule(error: ErrorDetails, field: FieldInfo) -> str:
     return allowed(field)
 
 
-def _refuse(name: str, value: object, source: str, rule: str) -> NoReturn:
+def _refuse(name: str, value: object, sources: Mapping[str, str] | None, rule: str) -> NoReturn:
+    source = sources[name] if sources is not None else name
     shown = source if name in SECRET else f"{source}={show(value)}"
     raise ConfigError(f"{shown}: {rule}", param=name)
 
