@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from tokenizers import Tokenizer
 
 from tokenmill.core.bounds import show
 from tokenmill.core.errors import ModelFileError
+from tokenmill.models.json_file import read_json_object
 from tokenmill.models.tokenizer_parts import TokenizerParts
 
 MAX_TOKENIZER_BYTES = 256 << 20
@@ -42,16 +42,8 @@ def read_folder(folder: Path) -> TokenizerParts:
 
 def read_json(folder: Path, name: str) -> dict[str, object]:
     """A small JSON object of the folder; empty when the file is not there."""
-    text = read_text(folder, name, MAX_CONFIG_BYTES)
-    if text is None:
-        return {}
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ModelFileError(f"{name} is not valid JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise ModelFileError(f"{name} must hold a JSON object")
-    return value
+    path = folder / name
+    return read_json_object(path, MAX_CONFIG_BYTES) if path.exists() else {}
 
 
 def read_text(folder: Path, name: str, max_bytes: int) -> str | None:

@@ -1,7 +1,7 @@
 """Builds a tokenizer from the metadata of a GGUF file.
 
 GGUF keeps vocabulary, merges or scores, and token types, but names the rule that splits text before
-merging only by a word (`tokenizer.ggml.pre`); what the words mean is the table `_SPLITS`.
+merging only by a word (`tokenizer.ggml.pre`); what the words mean is the table `SPLITS`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Split:
     add_bos: bool = False
 
 
-_SPLITS: Mapping[str, Split] = {
+SPLITS: Mapping[str, Split] = {
     "default": Split(_GPT2),
     "gpt-2": Split(_GPT2),
     "smollm": Split(_GPT2, digits=True),
@@ -94,12 +94,11 @@ def read_gguf(metadata: Mapping[str, object]) -> TokenizerParts:
         raise ModelFileError(f"tokenizer.ggml.model is {show(kind)}; known are gpt2 and llama")
     _add_special(backend, tokens, types)
     bos_id = _token_id(metadata, "bos", len(tokens))
-    if _flag(metadata, "add_bos_token", add_bos):
+    prefix: tuple[int, ...] = ()
+    if _flag(metadata, "add_bos_token", add_bos and bos_id is not None):
         if bos_id is None:
             raise ModelFileError("the file wants a BOS token but has no tokenizer.ggml.bos_token_id")
-        prefix: tuple[int, ...] = (bos_id,)
-    else:
-        prefix = ()
+        prefix = (bos_id,)
     return TokenizerParts(backend, bos_id, _ends(metadata, tokens, types), prefix)
 
 
@@ -206,9 +205,9 @@ def _ends(metadata: Mapping[str, object], tokens: Sequence[str], types: Sequence
 
 def _split(metadata: Mapping[str, object]) -> Split:
     name = metadata.get("tokenizer.ggml.pre", "default")
-    found = _SPLITS.get(name) if isinstance(name, str) else None
+    found = SPLITS.get(name) if isinstance(name, str) else None
     if found is None:
-        raise ModelFileError(f"tokenizer.ggml.pre is {show(name)}; known are {', '.join(sorted(_SPLITS))}")
+        raise ModelFileError(f"tokenizer.ggml.pre is {show(name)}; known are {', '.join(sorted(SPLITS))}")
     return found
 
 

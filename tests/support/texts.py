@@ -1,0 +1,75 @@
+"""Seeded strings that try a tokenizer: scripts, code, emoji, digits, white space, joined at random."""
+
+from __future__ import annotations
+
+import random
+
+PIECES = (
+    "Hello world",
+    "it's we'll I'D",
+    "naïve café",
+    "Ünïcödé",
+    "русский текст",
+    "中文字符测试",
+    "日本語のテキスト",
+    "한국어",
+    "العربية",
+    "हिन्दी",
+    "עברית",
+    "ไทย",
+    "Ελληνικά",
+    "👍🏽",
+    "👨\u200d👩\u200d👧\u200d👦",
+    "🇫🇷",
+    "😀",
+    "é",
+    "Å",
+    "ﬁ",
+    "def f(x):\n    return x**2\n",
+    "for (int i = 0; i < n; ++i) {\n\t\ta[i] += 1;\n}\n",
+    '<div class="a">&amp;</div>',
+    "SELECT * FROM t WHERE a >= 10;",
+    "https://example.org/a?b=c&d=%20",
+    "0",
+    "7",
+    "1234567890",
+    "3.14159",
+    "٣٤٥",
+    "½²",
+    " ",
+    "  ",
+    "   ",
+    "\t",
+    "\n",
+    "\n\n",
+    "\r\n",
+    " \n ",
+    "\xa0",
+    "\u3000",
+    "\u200b",
+    "\ufeff",
+    "!",
+    "...",
+    "'",
+    '"',
+    "—",
+    "$€£",
+    "#@&",
+    "|",
+    "\\",
+    "\x00",
+    "\x7f",
+    "\u0378",
+    "𝔘𝔫𝔦",
+    "𐍈",
+    "the",
+    " the",
+    "A",
+    "z",
+)
+
+
+def texts(seed: int, count: int, pieces: tuple[str, ...] = PIECES) -> list[str]:
+    """`count` strings of one to twelve pieces each."""
+    rng = random.Random(seed)
+    return ["".join(rng.choices(pieces, k=rng.randint(1, 12))) for _ in range(count)]
