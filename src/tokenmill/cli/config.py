@@ -18,7 +18,7 @@ PREFIX = "TOKENMILL_"
 OTHER_VARIABLES: Mapping[str, str] = {
     "TOKENMILL_CONFIG": "YAML file to read, as with --config.",
     "TOKENMILL_MODEL": "Model to run, where none is named on the command line.",
-    "TOKENMILL_HOME": "Folder that holds downloaded models.",
+    "TOKENMILL_HOME": "Folder for models; default: tokenmill in $XDG_CACHE_HOME or ~/.cache.",
     "TOKENMILL_DEBUG": "1 shows the traceback of an error.",
     "TOKENMILL_TEST_MODEL": "Model file the test suite uses.",
 }

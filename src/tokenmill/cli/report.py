@@ -194,8 +194,8 @@ class HumanReporter:
     def _wait(self) -> None:
         """What comes next has not been told yet, but something is going on."""
         if self._bar is not None:
-            self._task = self._bar.add_task("load", total=None, detail="")
-            self._phase = "load"
+            self._task = self._bar.add_task("working", total=None, detail="")
+            self._phase = "working"
 
     def _clear(self) -> None:
         if self._bar is not None and self._task is not None:

@@ -53,10 +53,8 @@ class ModelFlags(BaseModel):
     max_model_len: int | None = Field(None, ge=1, description="Longest prompt plus output, in tokens.")
     max_num_seqs: int = Field(64, ge=1, le=1024, description="Sequences that run together at most.")
     max_num_batched_tokens: int = Field(512, ge=1, le=65536, description="Tokens one step computes at most.")
-    block_size: int = Field(32, description="Tokens a KV block holds.")
-    num_kv_blocks: int | None = Field(
-        None, ge=1, description="KV blocks, instead of a size (also --num-gpu-blocks-override)."
-    )
+    block_size: int = Field(32, description="Tokens a KV block holds: 16, 32, 64 or 128.")
+    num_kv_blocks: int | None = Field(None, ge=1, description="KV blocks, instead of a size.")
     tensor_parallel_size: int = Field(1, description="Only 1 is supported yet.")
     pipeline_parallel_size: int = Field(1, description="Only 1 is supported yet.")
     enable_prefix_caching: bool = Field(True, description="Reuse the KV of equal prompt beginnings.")
