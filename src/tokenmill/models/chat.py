@@ -177,7 +177,7 @@ def _refuse(message: object = "") -> str:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, RecursionError):
-        return "it calls itself too often"
+        return "it nests too deep or calls itself too often"
     text = " ".join(str(error).split()) or "without saying why"
     return text if len(text) <= MAX_REASON_CHARS else text[: MAX_REASON_CHARS - 3] + "..."
 

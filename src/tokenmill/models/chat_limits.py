@@ -176,14 +176,15 @@ def to_json(
     sort_keys: bool = False,
 ) -> str:
     """JSON without HTML escapes, as chat templates expect it."""
-    width = min(indent, MAX_INDENT) if isinstance(indent, int) else 0
+    if indent is not None and not (isinstance(indent, int) and 0 <= indent <= MAX_INDENT):
+        raise TemplateLimit(f"it indents JSON by something other than 0 to {MAX_INDENT} spaces")
     marks = sum(map(len, separators)) if separators else 0
     nodes, depth = measure(value)
-    BUDGET.get().grow(nodes * (4 + marks + width * depth))
+    BUDGET.get().grow(nodes * (4 + marks + (indent or 0) * depth))
     return json.dumps(
         value,
         ensure_ascii=bool(ensure_ascii),
-        indent=width if isinstance(indent, int) else None,
+        indent=indent,
         separators=separators,
         sort_keys=bool(sort_keys),
     )
