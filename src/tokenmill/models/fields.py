@@ -97,9 +97,10 @@ class Fields:
     def token_ids(self, key: str, vocab_size: int) -> tuple[int, ...]:
         """An id, a list of ids or nothing. Negative ids are how some files write "none"."""
         value = self._get(key, [])
-        ids = value if isinstance(value, list) else [value]
-        if len(ids) > MAX_IDS or any(type(i) is not int or i >= vocab_size for i in ids):
-            raise self.error(key, f"at most {MAX_IDS} token ids below {vocab_size}")
+        values = value if isinstance(value, list) else [value]
+        ids = [i for i in values if type(i) is int and i < vocab_size]
+        if len(ids) != len(values) or len(ids) > MAX_IDS:
+            raise self.error(key, f"token ids below {vocab_size}, at most {MAX_IDS}")
         return tuple(i for i in ids if i >= 0)
 
     def error(self, key: str, allowed: str) -> ModelFileError:

@@ -13,21 +13,19 @@ from tokenmill.models.json_file import read_json_object
 from tokenmill.models.spec import LayerSpec, ModelSpec, RopeSpec
 
 MAX_CONFIG_BYTES = 4 << 20
-MAX_TOKENIZER_CONFIG_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
 class _Family:
-    """How an architecture's configuration differs from Llama's: defaults of absent keys."""
+    """Mistral is Llama with a window. What differs is what an absent key means."""
 
-    architecture: str
     max_position: int
     kv_heads: int | None = None
     window: int | None = None
 
 
-_LLAMA = _Family("llama", max_position=2048)
-_MISTRAL = _Family("mistral", max_position=131072, kv_heads=8, window=4096)
+_LLAMA = _Family(max_position=2048)
+_MISTRAL = _Family(max_position=131072, kv_heads=8, window=4096)
 # By `architectures`, and by `model_type` for files without it.
 _FAMILIES: Mapping[str, _Family] = {
     "LlamaForCausalLM": _LLAMA,
@@ -38,7 +36,7 @@ _FAMILIES: Mapping[str, _Family] = {
 
 
 def read_spec(folder: Path, *, has_lm_head: bool) -> ModelSpec:
-    """The model that config.json describes, with the ends of generation_config.json and the tokenizer's.
+    """The model that config.json describes, with the ends of generation_config.json too.
 
     Raises:
         ModelFileError: no config.json, an unsupported architecture or feature, or an unusable value.
@@ -51,7 +49,7 @@ def read_spec(folder: Path, *, has_lm_head: bool) -> ModelSpec:
     layer = _layer(config, family, max_position)
     bos = config.token_ids("bos_token_id", vocab_size)
     return ModelSpec(
-        architecture=family.architecture,
+        architecture="llama",
         vocab_size=vocab_size,
         hidden=config.integer("hidden_size", 1, MAX_WIDTH),
         layers=(layer,) * config.integer("num_hidden_layers", 1, MAX_LAYERS),
@@ -89,7 +87,8 @@ def _refuse_unsupported(config: Fields) -> None:
 def _layer(config: Fields, family: _Family, max_position: int) -> LayerSpec:
     hidden = config.integer("hidden_size", 1, MAX_WIDTH)
     heads = config.integer("num_attention_heads", 1, MAX_HEADS)
-    kv_heads = config.integer("num_key_value_heads", 1, MAX_HEADS, family.kv_heads or heads)
+    absent = heads if config.is_null("num_key_value_heads") else family.kv_heads or heads
+    kv_heads = config.integer("num_key_value_heads", 1, MAX_HEADS, absent)
     if heads % kv_heads:
         raise config.error("num_key_value_heads", f"a divisor of num_attention_heads, {heads}")
     if "head_dim" not in config and hidden % heads:
@@ -150,29 +149,10 @@ def _rope(config: Fields, head_dim: int, max_position: int) -> RopeSpec:
 
 
 def _eos_ids(folder: Path, config: Fields, vocab_size: int) -> tuple[int, ...]:
-    """Every end the folder declares; chat models often name the end of a turn in one file only."""
+    """Every end the two files declare; chat models often name the end of a turn in one of them only."""
     ids: list[int] = []
     if (folder / "generation_config.json").exists():
         generation = read_json_object(folder / "generation_config.json", MAX_CONFIG_BYTES)
         ids += Fields("generation_config.json", generation).token_ids("eos_token_id", vocab_size)
     ids += config.token_ids("eos_token_id", vocab_size)
-    if (folder / "tokenizer_config.json").exists():
-        ids += _tokenizer_eos(folder / "tokenizer_config.json", vocab_size)
     return tuple(dict.fromkeys(ids))
-
-
-def _tokenizer_eos(path: Path, vocab_size: int) -> list[int]:
-    """Ids of the token that `eos_token` names, a string or a mapping with `content`."""
-    config = Fields(path.name, read_json_object(path, MAX_TOKENIZER_CONFIG_BYTES))
-    eos = config.get("eos_token")
-    text = eos.get("content") if isinstance(eos, Mapping) else eos
-    return [
-        int(key)
-        for key, token in config.nested("added_tokens_decoder").items()
-        if isinstance(text, str)
-        and isinstance(token, Mapping)
-        and token.get("content") == text
-        and key.isdecimal()
-        and len(key) < 10
-        and int(key) < vocab_size
-    ]
