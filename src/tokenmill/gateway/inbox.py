@@ -67,8 +67,10 @@ class Inbox:
             await asyncio.wait(self._tasks)
 
     def client_gone(self) -> None:
-        """From now on there is nothing to take; safe to call at any time."""
-        self._end(ClientGone())
+        """From now on there is nothing to take, whatever waits; safe to call at any time."""
+        self._error = ClientGone()
+        self._over.set()
+        self._news.set()
 
     async def take(self) -> list[Delta]:
         """What is new, one delta a choice; empty once every choice has finished.
@@ -111,7 +113,7 @@ class Inbox:
                 self._end(None)
 
     def _end(self, error: Exception | None) -> None:
-        """The first end counts."""
+        """The first end counts, but for a client that is gone."""
         if not self._over.is_set():
             self._error = error
             self._over.set()

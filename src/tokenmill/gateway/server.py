@@ -58,7 +58,7 @@ async def serve(
     Raises ConfigError when the address cannot be used.
     """
     sockets = bind(host, port)
-    server = _Server(_config(app))
+    server = HttpServer(app)
     stop, hurry = asyncio.Event(), asyncio.Event()
     with _signals(lambda: hurry.set() if stop.is_set() else stop.set()):
         running = asyncio.create_task(server.serve(sockets=sockets))
@@ -78,7 +78,7 @@ async def serve(
 
 
 async def _drain(
-    app: GatewayApp, replica: Replica, server: _Server, timeout: float, hurry: asyncio.Event
+    app: GatewayApp, replica: Replica, server: HttpServer, timeout: float, hurry: asyncio.Event
 ) -> None:
     app.start_draining()
     server.stop_accepting()
@@ -112,10 +112,24 @@ def _exit_code(running: asyncio.Task[None]) -> int:
     return 1
 
 
-class _Server(uvicorn.Server):
+class HttpServer(uvicorn.Server):
     """uvicorn without its signal handling: it would re-raise the signal and exit with 143."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, app: GatewayApp) -> None:
+        config = uvicorn.Config(
+            app,
+            http=BoundedHeadProtocol,
+            ws="none",
+            lifespan="on",
+            interface="asgi3",
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=FLUSH_S,
+        )
         super().__init__(config)
         self.listening = asyncio.Event()
 
@@ -130,23 +144,6 @@ class _Server(uvicorn.Server):
         """Closes the listening sockets; open connections stay."""
         for server in self.servers:
             server.close()
-
-
-def _config(app: GatewayApp) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        http=BoundedHeadProtocol,
-        ws="none",
-        lifespan="on",
-        interface="asgi3",
-        log_config=None,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=FLUSH_S,
-    )
 
 
 @contextlib.contextmanager

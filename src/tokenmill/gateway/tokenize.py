@@ -50,7 +50,9 @@ async def detokenize(serving: Serving, exchange: Exchange) -> None:
     body = await read_json_object(exchange, serving.limits.body_s)
     check_model(body, model, required=False)
     DETOKENIZE.check(body)
-    ids = bounds.token_ids("tokens", body.get("tokens", []), max_items=MAX_DETOKENIZE_IDS)
+    if "tokens" not in body:
+        raise InvalidRequest("tokens is missing", param="tokens")
+    ids = bounds.token_ids("tokens", body["tokens"], max_items=MAX_DETOKENIZE_IDS)
     bounds.in_vocabulary("tokens", ids, model.vocab_size)
     text = await serving.tokenizer_thread.run(model.tokenizer.decode, ids, skip_special=False)
     await exchange.respond_json({"prompt": text})

@@ -1,0 +1,120 @@
+"""Raw bytes on a socket: request heads that are too large, too slow, or not HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from support.gateways import CHAT, Gateway, chat, listening
+from tokenmill.core.bounds import MAX_HEADER_BYTES
+from tokenmill.gateway import protocol
+
+
+async def talk(url: str, *pieces: bytes) -> bytes:
+    """Sends the pieces and returns everything that comes back until the server closes."""
+    host, port = url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+        return await reader.read(-1)
+    except ConnectionResetError:
+        return b"reset"
+    finally:
+        writer.close()
+
+
+def status(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1])
+
+
+def error_code(answer: bytes) -> str:
+    code: str = json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"]
+    return code
+
+
+CLOSE = b"connection: close\r\n"
+
+
+async def test_a_head_of_usual_size_is_answered(gateway: Gateway) -> None:
+    async with listening(gateway) as url:
+        head = b"GET /health HTTP/1.1\r\nhost: x\r\n" + CLOSE + b"a: " + b"x" * 30_000 + b"\r\n\r\n"
+        answer = await talk(url, head)
+    assert status(answer) == 200
+    assert b"server:" not in answer.lower()
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        pytest.param(b"a: " + b"x" * MAX_HEADER_BYTES + b"\r\n\r\n", id="one header"),
+        pytest.param(b"a: b\r\n" * MAX_HEADER_BYTES + b"\r\n", id="many headers"),
+        pytest.param(b"a: " + b"x" * MAX_HEADER_BYTES * 20, id="a header without end"),
+    ],
+)
+async def test_a_larger_head_is_refused(gateway: Gateway, head: bytes) -> None:
+    async with listening(gateway) as url:
+        pieces = [head[place : place + 4096] for place in range(0, len(head), 4096)]
+        answer = await talk(url, b"GET /health HTTP/1.1\r\n", *pieces)
+        assert answer == b"reset" or (status(answer), error_code(answer)) == (431, "headers_too_large")
+        assert status(await talk(url, b"GET /health HTTP/1.1\r\n" + CLOSE + b"\r\n")) == 200
+    assert len(gateway.answered()) == 1
+
+
+async def test_a_long_path_is_part_of_the_head(gateway: Gateway) -> None:
+    async with listening(gateway) as url:
+        answer = await talk(url, b"GET /" + b"x" * MAX_HEADER_BYTES + b" HTTP/1.1\r\n\r\n")
+    assert (status(answer), error_code(answer)) == (431, "headers_too_large")
+
+
+@pytest.mark.parametrize(
+    "request_line",
+    [b"hello\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"GET /\xff HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01"],
+    ids=["no HTTP", "version", "path", "TLS"],
+)
+async def test_what_is_not_http_gets_the_error_object(gateway: Gateway, request_line: bytes) -> None:
+    async with listening(gateway) as url:
+        answer = await talk(url, request_line)
+    assert (status(answer), error_code(answer)) == (400, "invalid_http")
+    assert b"x-request-id: req_" in answer
+
+
+async def test_a_head_that_does_not_come_closes_the_connection(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "HEAD_TIMEOUT_S", 0.02)
+    async with listening(gateway) as url:
+        assert await talk(url) == b""
+        assert await talk(url, b"GET /health HTTP/1.1\r\na: ") == b""
+
+
+async def test_a_slow_body_is_not_a_slow_head(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "HEAD_TIMEOUT_S", 0.02)
+    body = json.dumps(chat()).encode()
+    async with listening(gateway) as url:
+        host, port = url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"POST %b HTTP/1.1\r\n%bcontent-length: %d\r\n\r\n" % (CHAT.encode(), CLOSE, len(body)))
+        await asyncio.sleep(0.06)  # three times as long as a head may take
+        writer.write(body)
+        assert status(await reader.read(-1)) == 200
+        writer.close()
+
+
+async def test_pipelined_requests_are_answered_in_order(gateway: Gateway) -> None:
+    one = b"GET /health/live HTTP/1.1\r\n\r\n"
+    two = b"GET /nowhere HTTP/1.1\r\n" + CLOSE + b"\r\n"
+    async with listening(gateway) as url:
+        answer = await talk(url, one + two)
+    assert answer.index(b"200 OK") < answer.index(b"404 Not Found")
+
+
+async def test_large_bodies_do_not_count_as_heads(gateway: Gateway) -> None:
+    body = json.dumps(chat("x" * (MAX_HEADER_BYTES * 4))).encode()
+    head = b"POST %b HTTP/1.1\r\n%bcontent-length: %d\r\n\r\n" % (CHAT.encode(), CLOSE, len(body))
+    async with listening(gateway) as url:
+        answer = await talk(url, head, body)
+    assert error_code(answer) == "context_length_exceeded"
