@@ -277,6 +277,7 @@ def busy() -> list[Event]:
         ended(
             finish_reasons=("stop",), completion_tokens=3, cached_tokens=2, queue_s=0.1, ttft_s=0.2, e2e_s=0.9
         ),
+        READY,
         PrefixLookup(at=0, request_id="r", query_tokens=3, hit_tokens=1),
         RequestRejected(at=0, request_id="r", tenant="t", code="overloaded"),
     ]
