@@ -31,7 +31,8 @@ FAMILIES = {
     "bos and strict roles": (
         "{{ bos_token }}{% for m in messages %}"
         "{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}"
-        "{{ raise_exception('roles must alternate') }}{% endif %}{% if m['role'] == 'user' %}{{ '[INST] ' + m['content'].strip() + ' [/INST]' }}"
+        "{{ raise_exception('roles must alternate') }}{% endif %}{% if m['role'] == 'user' %}"
+        "{{ '[INST] ' + m['content'].strip() + ' [/INST]' }}"
         "{% else %}{{ ' ' + m['content'] | trim + eos_token }}{% endif %}{% endfor %}"
     ),
     "namespace, slices, tests": (
@@ -148,8 +149,8 @@ class TestContent:
 
     def test_a_template_that_reads_only_parts_gets_parts(self) -> None:
         template = ChatTemplate(
-            "{% for m in messages %}{% for p in m.content %}{% if p.type == 'text' %}<{{ p.text }}>{% endif %}"
-            "{% endfor %}{% endfor %}"
+            "{% for m in messages %}{% for p in m.content %}"
+            "{% if p.type == 'text' %}<{{ p.text }}>{% endif %}{% endfor %}{% endfor %}"
         )
         assert template.render(USER) == "<hi>"
 

