@@ -293,8 +293,20 @@ def test_options_that_cannot_be_used_are_refused(
 
 def test_options_become_a_plan() -> None:
     options = read_options(
-        ["--url", "http://h", "--rate", "5", "--burstiness", "0.5", "--slo", "ttft_any=0.5", "--api-key", "k"]
+        [
+            "--url",
+            "http://h/v1/",
+            "--rate",
+            "5",
+            "--burstiness",
+            "0.5",
+            "--slo",
+            "ttft_any=0.5",
+            "--api-key",
+            "k",
+        ]
     )
+    assert options.plan.endpoint == "http://h/v1/chat/completions"
     assert options.plan.load == Open(5.0, 0.5)
     assert options.plan.headers == {"authorization": "Bearer k"}
     assert options.slo == {"ttft_any": 0.5}

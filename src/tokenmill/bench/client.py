@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import aiohttp
@@ -24,6 +25,7 @@ from tokenmill.bench.record import Record
 from tokenmill.bench.report import render
 from tokenmill.bench.sender import Sender, open_session
 from tokenmill.bench.summary import Summary, summarize
+from tokenmill.bench.workload import Item
 from tokenmill.core.clock import Clock, SystemClock
 from tokenmill.core.errors import ConfigError
 
@@ -42,8 +44,13 @@ class LoadResult:
         )
 
 
-async def run_load(plan: LoadPlan, *, clock: Clock | None = None) -> LoadResult:
-    """Runs a plan to its end. What servers do wrong is in the records, never raised."""
+async def run_load(
+    plan: LoadPlan, *, clock: Clock | None = None, on_end: Callable[[Record], None] | None = None
+) -> LoadResult:
+    """Runs a plan to its end. What servers do wrong is in the records, never raised.
+
+    `on_end` is called with each request as it ends.
+    """
     clock = clock or SystemClock()
     items = itertools.islice(plan.workload.items(), plan.max_requests)
     rng = seeded(plan.workload.seed, "load")
@@ -53,7 +60,14 @@ async def run_load(plan: LoadPlan, *, clock: Clock | None = None) -> LoadResult:
         def now() -> float:
             return clock.monotonic() - started
 
-        send = Sender(session, plan, now).send
+        sender = Sender(session, plan, now)
+
+        async def send(item: Item, scheduled: float) -> Record:
+            record = await sender.send(item, scheduled)
+            if on_end is not None:
+                on_end(record)
+            return record
+
         if isinstance(plan.load, Closed):
             records = await closed_loop(plan.load, items, send, now, max_seconds=plan.max_seconds, rng=rng)
             unsent = 0
@@ -87,7 +101,24 @@ async def _run(options: Options) -> LoadResult:
     plan = options.plan
     if not plan.model:
         plan = replace(plan, model=await first_model(plan.url, plan.headers))
-    return await run_load(plan)
+    return await run_load(plan, on_end=_Progress(plan) if sys.stderr.isatty() else None)
+
+
+class _Progress:
+    """One line on stderr that counts; redrawn at most ten times a second."""
+
+    def __init__(self, plan: LoadPlan) -> None:
+        self._plan = plan
+        self._ended = 0
+        self._drawn = 0.0
+
+    def __call__(self, record: Record) -> None:
+        self._ended += 1
+        now = time.monotonic()
+        if now - self._drawn >= 0.1 or self._ended == self._plan.max_requests:
+            self._drawn = now
+            sys.stderr.write(f"\r{self._ended} of {self._plan.max_requests} requests ended ")
+            sys.stderr.flush()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -99,6 +130,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         sys.stderr.write(f"error: {error.message}\n")
         return 2
+    if sys.stderr.isatty():
+        sys.stderr.write("\n")
     if options.json:
         # The headers hold the key.
         document: dict[str, object] = {"plan": replace(result.plan, headers={}), "summary": summary}

@@ -42,7 +42,7 @@ def read_options(arguments: Sequence[str] | None = None) -> Options:
         prompts=_read_prompts(chosen.prompts) if chosen.prompts else (),
     )
     plan = LoadPlan(
-        url=chosen.url,
+        url=chosen.url.rstrip("/").removesuffix("/v1"),
         load=_load(chosen),
         workload=workload,
         api=chosen.api,
@@ -95,7 +95,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--no-stream", dest="stream", action="store_false", help="ask for whole answers")
     add("--no-usage", dest="usage", action="store_false", help="do not ask for the server's counts")
     add("--continuous-usage", action="store_true", help="ask for counts with every frame")
-    add("--extra", default="{}", help="JSON fields for every body; null takes a field out")
+    add(
+        "--extra",
+        default="{}",
+        help='JSON fields for every body; null takes one out, like {"ignore_eos": null}',
+    )
     add("--cancel-share", type=float, default=0.0, help="share of the requests this client leaves early")
     add("--cancel-after", type=int, default=1, help="frames with tokens after which it leaves")
     add("--slo", action="append", default=[], metavar="NAME=SECONDS", help=f"limit {', '.join(SLO_METRICS)}")

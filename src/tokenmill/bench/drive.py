@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
 
 from tokenmill.bench.arrivals import Closed, Open, arrivals
 from tokenmill.bench.distribution import parse
 from tokenmill.bench.record import Record
 from tokenmill.bench.workload import Item
 
-Send = Callable[[Item, float], Awaitable[Record]]
+Send = Callable[[Item, float], Coroutine[Any, Any, Record]]
 Now = Callable[[], float]
 
 
@@ -66,12 +67,8 @@ async def open_loop(
             if len(running) >= max_in_flight:
                 unsent += 1
                 continue
-            task = group.create_task(_as_coroutine(send, item, at))
+            task = group.create_task(send(item, at))
             tasks.append(task)
             running.add(task)
             task.add_done_callback(running.discard)
     return [task.result() for task in tasks], unsent
-
-
-async def _as_coroutine(send: Send, item: Item, at: float) -> Record:
-    return await send(item, at)

@@ -92,6 +92,8 @@ class MockScript(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
                 raise ConfigError(f"{name} must be at least {least}, not {value}")
         if self.error_status is not None and not 400 <= self.error_status <= 599:
             raise ConfigError(f"error_status must be from 400 to 599, not {self.error_status}")
+        if not self.models:
+            raise ConfigError("models must name at least one model")
         if self.fault_share > 1:
             raise ConfigError(f"fault_share must be at most 1, not {self.fault_share}")
 
