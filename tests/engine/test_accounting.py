@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
-from support.fake_engine import Harness, expected_output
 
+from support.fake_engine import Harness, expected_output
 from tokenmill.core.errors import ContextLengthExceeded
 from tokenmill.core.events import RequestAccepted, RequestEnded
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
-from support.fake_engine import Harness, expected_output
 
+from support.fake_engine import Harness, expected_output
 from tokenmill.core.errors import ContextLengthExceeded, InvalidRequest
 from tokenmill.core.events import Preempted, PrefixLookup, RequestAccepted, RequestEnded, StepCompleted
 
@@ -176,7 +177,9 @@ def test_without_max_tokens_the_answer_ends_with_the_context() -> None:
         ([1], {"stop": ("",)}),
     ],
 )
-def test_the_engine_itself_refuses_what_the_table_forbids(prompt: list[int], sampling: dict[str, object]) -> None:
+def test_the_engine_itself_refuses_what_the_table_forbids(
+    prompt: list[int], sampling: dict[str, object]
+) -> None:
     engine = Harness()
     with pytest.raises(InvalidRequest):
         engine.add("bad", prompt, **sampling)

@@ -14,7 +14,9 @@ from tokenmill.engine.random import uniform
 from tokenmill.engine.sampler import CorruptLogits, Sampled, SamplerState, sample
 
 
-def state(prompt: tuple[int, ...] = (), outputs: tuple[int, ...] = (), seed: int = 0, **params: Any) -> SamplerState:
+def state(
+    prompt: tuple[int, ...] = (), outputs: tuple[int, ...] = (), seed: int = 0, **params: Any
+) -> SamplerState:
     made = SamplerState(SamplingParams(**params), seed, 0, frozenset(prompt), forbidden_until_min=(0,))
     for token in outputs:
         made.observe(token)
@@ -140,7 +142,9 @@ def test_a_row_that_is_not_a_number_is_named() -> None:
 
 def test_random_numbers_depend_on_seed_choice_and_position_alone() -> None:
     assert uniform(1, 0, 0) == uniform(1, 0, 0)
-    assert len({uniform(1, 0, 0), uniform(2, 0, 0), uniform(1, 1, 0), uniform(1, 0, 1), uniform(-1, 0, 0)}) == 5
+    assert (
+        len({uniform(1, 0, 0), uniform(2, 0, 0), uniform(1, 1, 0), uniform(1, 0, 1), uniform(-1, 0, 0)}) == 5
+    )
     draws = [uniform(7, 0, position) for position in range(2000)]
     assert all(0 < u < 1 for u in draws)
     # mean of uniforms: standard deviation 1 / sqrt(12 n)

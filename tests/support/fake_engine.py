@@ -94,7 +94,9 @@ class Letters:
 class Harness:
     """An `EngineCore` over `HashProgram`, its events, and what each request got."""
 
-    def __init__(self, num_blocks: int = 64, block_size: int = 16, max_model_len: int = 1024, **flags: object) -> None:
+    def __init__(
+        self, num_blocks: int = 64, block_size: int = 16, max_model_len: int = 1024, **flags: object
+    ) -> None:
         self.flags = ModelFlags.model_validate({"block_size": block_size, **flags})
         self.program = HashProgram(num_blocks, block_size)
         self.clock = ManualClock()

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 import torch.nn.functional as functional
 
+from tokenmill.kernels.memory import committed
 from tokenmill.kernels.program import Add, Attention, Embed, KvLayout, Linear, Logits, Mlp, Norm, Program
 from tokenmill.kernels.step import Step
 from tokenmill.planner.memory import ATTENTION_ROWS, ATTENTION_TILE, ATTENTION_TOKENS
@@ -214,7 +215,6 @@ def _padded(values: np.typing.NDArray[np.int64], count: int, fill: int) -> torch
 
 
 def _allocate(layout: KvLayout, dtype: torch.dtype) -> list[torch.Tensor]:
-    # One block more than the pool: rows added as padding write there. Zeroed in place rather than asked
-    # for as zeros: the pages are really there from the start, and no NaN stands in unwritten places.
+    # One block more than the pool: rows added as padding write there.
     blocks = layout.num_blocks + 1
-    return [torch.empty(blocks, layout.block_size, *shape, dtype=dtype).zero_() for shape in layout.shapes]
+    return [committed((blocks, layout.block_size, *shape), dtype) for shape in layout.shapes]

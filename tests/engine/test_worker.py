@@ -1,0 +1,163 @@
+"""The engine's thread: loads, serves several sinks, and always tells everyone how it ended."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from support.tiny_models import save_tiny, save_tokenizer
+from tokenmill.core.bus import Bus
+from tokenmill.core.errors import EngineStopped, InsufficientMemory, ModelFileError
+from tokenmill.core.events import EngineReady, Event, LoadProgress, RequestRejected
+from tokenmill.core.flags import ModelFlags
+from tokenmill.core.request import GenerateRequest, SamplingParams
+from tokenmill.engine.core import EngineCore, Output
+from tokenmill.engine.worker import EngineWorker
+from tokenmill.models.source import open_model
+
+FLAGS = ModelFlags(dtype="float32", num_kv_blocks=32, max_num_seqs=4)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("tiny")
+    save_tiny("llama", made)
+    save_tokenizer(made)
+    return made
+
+
+class Collector:
+    def __init__(self) -> None:
+        self.outputs: list[Output] = []
+        self.done = threading.Event()
+
+    def deliver(self, outputs: list[Output]) -> None:
+        self.outputs += outputs
+        if any(output.done for output in outputs):
+            self.done.set()
+
+
+def request(name: str, length: int = 5, **sampling: object) -> GenerateRequest:
+    params = SamplingParams(**{"temperature": 0.0, "max_tokens": 6, "ignore_eos": True, **sampling})  # type: ignore[arg-type]  # by name
+    return GenerateRequest(request_id=name, prompt_ids=tuple(range(3, 3 + length)), sampling=params)
+
+
+@pytest.fixture
+def events() -> list[Event]:
+    return []
+
+
+@pytest.fixture
+def worker(folder: Path, events: list[Event]) -> Iterator[EngineWorker]:
+    bus = Bus()
+    bus.subscribe(events.append)
+    made = EngineWorker(open_model(folder), FLAGS, bus, name="tiny")
+    made.start()
+    yield made
+    made.stop()
+
+
+def test_it_answers_and_each_sink_gets_its_own(worker: EngineWorker) -> None:
+    sinks = [Collector() for _ in range(3)]
+    for number, sink in enumerate(sinks):
+        worker.submit(request(f"r{number}"), sink)
+    for number, sink in enumerate(sinks):
+        assert sink.done.wait(60)
+        assert {output.request_id for output in sink.outputs} == {f"r{number}"}
+        assert sum(len(o.delta.token_ids) for o in sink.outputs if o.delta) == 6
+
+
+def test_torch_work_happens_on_the_engine_thread_alone(
+    worker: EngineWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: set[str] = set()
+    linear = torch.nn.functional.linear
+
+    def watched(*args: torch.Tensor) -> torch.Tensor:
+        threads.add(threading.current_thread().name)
+        return linear(*args)
+
+    monkeypatch.setattr(torch.nn.functional, "linear", watched)
+    sink = Collector()
+    worker.submit(request("r"), sink)
+    assert sink.done.wait(60)
+    assert threads == {"engine-0"}
+
+
+def test_what_it_is_told_while_loading(worker: EngineWorker, events: list[Event]) -> None:
+    phases = [event.phase for event in events if isinstance(event, LoadProgress)]
+    assert phases == ["read", "pool", "warm"]
+    ready = [event for event in events if isinstance(event, EngineReady)]
+    assert [(event.num_kv_blocks, event.dtype, event.max_model_len) for event in ready] == [
+        (32, "float32", 512)
+    ]
+    assert worker.memory.planned > 0
+    assert worker.chat_template is not None
+
+
+def test_a_refusal_arrives_at_the_sink(worker: EngineWorker, events: list[Event]) -> None:
+    sink = Collector()
+    worker.submit(request("long", length=9, max_tokens=100_000), sink)
+    assert sink.done.wait(60)
+    assert [output.error.code for output in sink.outputs if output.error] == ["context_length_exceeded"]
+    assert [event.code for event in events if isinstance(event, RequestRejected)] == [
+        "context_length_exceeded"
+    ]
+
+
+def test_an_aborted_request_leaves_no_trace(worker: EngineWorker) -> None:
+    gone, after = Collector(), Collector()
+    worker.submit(request("gone", max_tokens=400), gone)
+    worker.abort("gone")
+    worker.submit(request("after"), after)
+    assert after.done.wait(60)
+    assert not gone.done.is_set()
+    assert worker.load == (0, 0)
+    assert worker.kv_blocks_active == 0
+
+
+def test_stopping_tells_those_who_wait(worker: EngineWorker) -> None:
+    sink = Collector()
+    worker.submit(request("cut", max_tokens=400), sink)
+    worker.stop()
+    assert sink.done.wait(60)
+    assert isinstance(sink.outputs[-1].error, EngineStopped)
+    with pytest.raises(EngineStopped):
+        worker.submit(request("late"), sink)
+    assert not worker.alive
+
+
+def test_a_fault_of_the_engine_itself_reaches_everyone(
+    worker: EngineWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: EngineCore, **_: object) -> list[Output]:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(EngineCore, "step", broken)
+    sink = Collector()
+    worker.submit(request("r"), sink)
+    assert sink.done.wait(60)
+    assert isinstance(sink.outputs[-1].error, EngineStopped)
+    worker.stop()
+    assert not worker.alive
+
+
+def test_a_model_that_does_not_fit_says_so(folder: Path) -> None:
+    flags = ModelFlags(kv_cache_memory_bytes=1 << 50)
+    worker = EngineWorker(open_model(folder), flags, Bus(), name="tiny")
+    with pytest.raises(InsufficientMemory):
+        worker.start()
+    assert not worker.alive
+
+
+def test_a_broken_tokenizer_says_so(folder: Path, tmp_path: Path) -> None:
+    save_tiny("llama", tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    worker = EngineWorker(open_model(tmp_path), FLAGS, Bus(), name="tiny")
+    with pytest.raises(ModelFileError):
+        worker.start()
+    assert not worker.alive

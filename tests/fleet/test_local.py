@@ -1,0 +1,166 @@
+"""The built-in engine as a replica, over an engine that does what the test says."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import Any, cast
+
+import pytest
+
+from tokenmill.core.delta import Delta
+from tokenmill.core.errors import Draining, EngineStopped, GenerationFailed
+from tokenmill.core.request import GenerateRequest
+from tokenmill.engine.core import Output
+from tokenmill.engine.worker import EngineWorker, Sink
+from tokenmill.fleet.local import LocalReplica
+
+REQUEST = GenerateRequest(request_id="r", prompt_ids=(1,))
+
+
+class ScriptedWorker:
+    """Records what it is told; the test delivers."""
+
+    max_model_len = 100
+    num_kv_blocks = 10
+    kv_blocks_active = 3
+    alive = True
+    load = (1, 2)
+
+    def __init__(self) -> None:
+        self.sinks: dict[str, Sink] = {}
+        self.aborted: list[str] = []
+        self.stalled = 0.0
+        self.stopped = False
+
+    def submit(self, request: GenerateRequest, sink: Sink) -> None:
+        self.sinks[request.request_id] = sink
+
+    def abort(self, request_id: str) -> None:
+        self.aborted.append(request_id)
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    def stalled_s(self) -> float:
+        return self.stalled
+
+    def say(self, *outputs: Output) -> None:
+        for output in outputs:
+            self.sinks[output.request_id].deliver([output])
+
+
+@pytest.fixture
+def worker() -> ScriptedWorker:
+    return ScriptedWorker()
+
+
+@pytest.fixture
+def replica(worker: ScriptedWorker) -> LocalReplica:
+    return LocalReplica(cast("EngineWorker", worker), stall_timeout=5)
+
+
+def text(value: str, *, done: bool = False) -> Output:
+    return Output("r", delta=Delta(text=value), done=done)
+
+
+async def started(replica: LocalReplica, worker: ScriptedWorker) -> asyncio.Task[list[Delta]]:
+    """A task that collects a request's deltas, once the engine has the request."""
+
+    async def collect() -> list[Delta]:
+        return [delta async for delta in replica.generate(REQUEST)]
+
+    task = asyncio.create_task(collect())
+    while not worker.sinks:
+        await asyncio.sleep(0)
+    return task
+
+
+async def test_deltas_come_in_order_until_done(replica: LocalReplica, worker: ScriptedWorker) -> None:
+    task = await started(replica, worker)
+    await asyncio.to_thread(worker.say, text("a"), text("b"), text("c", done=True))
+    assert [delta.text for delta in await task] == ["a", "b", "c"]
+    assert worker.aborted == []
+
+
+async def test_nothing_is_dispatched_before_the_first_step(
+    replica: LocalReplica, worker: ScriptedWorker
+) -> None:
+    stream = replica.generate(REQUEST)
+    assert not worker.sinks
+    await stream.aclose()
+    assert not worker.sinks
+
+
+async def test_a_failure_is_raised(replica: LocalReplica, worker: ScriptedWorker) -> None:
+    task = await started(replica, worker)
+    await asyncio.to_thread(worker.say, Output("r", error=GenerationFailed("broken"), done=True))
+    with pytest.raises(GenerationFailed):
+        await task
+    assert worker.aborted == []
+
+
+async def test_closing_the_stream_aborts_the_request(replica: LocalReplica, worker: ScriptedWorker) -> None:
+    async with aclosing(replica.generate(REQUEST)) as stream:
+        first: Any = asyncio.ensure_future(anext(stream))
+        while not worker.sinks:
+            await asyncio.sleep(0)
+        worker.say(text("a"))
+        assert (await first).text == "a"
+    assert worker.aborted == ["r"]
+
+
+async def test_cancelling_the_reader_aborts_the_request(
+    replica: LocalReplica, worker: ScriptedWorker
+) -> None:
+    task = await started(replica, worker)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert worker.aborted == ["r"]
+
+
+async def test_what_arrives_after_the_end_is_dropped(replica: LocalReplica, worker: ScriptedWorker) -> None:
+    task = await started(replica, worker)
+    task.cancel()
+    await asyncio.wait([task])
+    worker.say(text("late"))
+    await asyncio.sleep(0)
+
+
+async def test_draining_waits_for_the_running_and_refuses_the_new(
+    replica: LocalReplica, worker: ScriptedWorker
+) -> None:
+    task = await started(replica, worker)
+    drained = asyncio.create_task(replica.drain(60))
+    await asyncio.sleep(0)
+    with pytest.raises(Draining):
+        await anext(replica.generate(GenerateRequest(request_id="new", prompt_ids=(1,))))
+    assert not replica.stats().ready
+    worker.say(text("end", done=True))
+    await drained
+    assert [delta.text for delta in await task] == ["end"]
+
+
+async def test_draining_cuts_what_does_not_end_in_time(replica: LocalReplica, worker: ScriptedWorker) -> None:
+    task = await started(replica, worker)
+    await replica.drain(0)
+    with pytest.raises(EngineStopped):
+        await task
+    assert worker.aborted == ["r"]
+
+
+async def test_closing_stops_the_engine(replica: LocalReplica, worker: ScriptedWorker) -> None:
+    await replica.close()
+    assert worker.stopped
+
+
+def test_ready_means_alive_and_making_progress(replica: LocalReplica, worker: ScriptedWorker) -> None:
+    stats = replica.stats()
+    assert (stats.ready, stats.running, stats.waiting) == (True, 1, 2)
+    worker.stalled = 6
+    assert not replica.stats().ready
+    assert "no step finished" in replica.stats().reason
+    worker.stalled = 0
+    worker.alive = False
+    assert not replica.stats().ready

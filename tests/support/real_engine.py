@@ -1,0 +1,95 @@
+"""The real small model's program under engine cores of any settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tokenmill.core.bus import Bus
+from tokenmill.core.clock import SystemClock
+from tokenmill.core.delta import Delta
+from tokenmill.core.events import Event
+from tokenmill.core.flags import ModelFlags
+from tokenmill.core.request import GenerateRequest, SamplingParams
+from tokenmill.engine.core import EngineCore
+from tokenmill.engine.limits import Limits
+from tokenmill.engine.models import build_program
+from tokenmill.hardware.cpu import usable_cores
+from tokenmill.kernels.program import KvLayout
+from tokenmill.kernels.reference import ReferenceProgram
+from tokenmill.models.source import ModelSource, open_model
+from tokenmill.models.tokenizer import Tokenizer, load_tokenizer
+
+BLOCK = 32
+
+
+@dataclass(frozen=True)
+class RealModel:
+    """Weights are loaded once; each `run` is an engine of its own over the same KV memory."""
+
+    source: ModelSource
+    tokenizer: Tokenizer
+    program: ReferenceProgram
+    num_blocks: int
+
+    @classmethod
+    def load(cls, path: Path, dtype: torch.dtype, num_blocks: int = 256) -> RealModel:
+        torch.set_num_threads(usable_cores())
+        source = open_model(path)
+        tokenizer = load_tokenizer(source.tokenizer_files, source.spec.vocab_size)
+        packed = build_program(source.spec, source.weights, dtype, 2048)
+        source.weights.close()
+        shapes = tuple((layer.kv_heads, layer.head_dim) for layer in source.spec.layers)
+        program = ReferenceProgram(packed, KvLayout(num_blocks, BLOCK, shapes), dtype)
+        return cls(source, tokenizer, program, num_blocks)
+
+    def core(self, events: list[Event], num_blocks: int | None = None, **flags: Any) -> EngineCore:
+        bus = Bus()
+        bus.subscribe(events.append)
+        blocks = num_blocks or self.num_blocks
+        return EngineCore(
+            self.program,
+            Limits(self.source.spec.vocab_size, 2048, blocks * BLOCK),
+            ModelFlags.model_validate({"block_size": BLOCK, **flags}),
+            vocabulary=self.tokenizer,
+            eos_ids=self.source.spec.eos_ids,
+            bus=bus,
+            clock=SystemClock(),
+        )
+
+    def run(
+        self,
+        prompts: list[list[int]],
+        params: SamplingParams | list[SamplingParams],
+        *,
+        events: list[Event] | None = None,
+        core: EngineCore | None = None,
+        **flags: Any,
+    ) -> list[list[Delta]]:
+        """Deltas of each prompt, all submitted at once."""
+        engine = core or self.core(events if events is not None else [], **flags)
+        each = params if isinstance(params, list) else [params] * len(prompts)
+        found: dict[str, list[Delta]] = {}
+        for number, (prompt, sampling) in enumerate(zip(prompts, each, strict=True)):
+            name = f"r{number}"
+            found[name] = []
+            engine.add(GenerateRequest(request_id=name, prompt_ids=tuple(prompt), sampling=sampling))
+        while engine.has_work:
+            for output in engine.step():
+                if output.error is not None:
+                    raise output.error
+                if output.delta is not None:
+                    found[output.request_id].append(output.delta)
+        engine.scheduler.check()
+        return list(found.values())
+
+
+def tokens(deltas: list[Delta], index: int = 0) -> list[int]:
+    return [token for delta in deltas if delta.index == index for token in delta.token_ids]
+
+
+def text(deltas: list[Delta], index: int = 0) -> str:
+    return "".join(delta.text for delta in deltas if delta.index == index)
