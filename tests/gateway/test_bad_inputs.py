@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from support.gateways import CHAT, COMPLETIONS, Gateway, chat, completion, listening_thread, make_gateway
-from tokenmill.core.bounds import MAX_JSON_DEPTH
+from tokenmill.core.bounds import MAX_BODY_BYTES, MAX_JSON_DEPTH
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +75,7 @@ CHAT_CASES: dict[str, tuple[object, str, str | None]] = {
     "n of a million": (chat(n=1_000_000), "invalid_value", "n"),
     "max_tokens of zero": (chat(max_tokens=0), "invalid_value", "max_tokens"),
     "max_tokens below zero": (chat(max_tokens=-1), "invalid_value", "max_tokens"),
+    "its other name": (chat(max_completion_tokens=-1), "invalid_value", "max_completion_tokens"),
     "bounds that disagree": (chat(max_tokens=1, max_completion_tokens=2), "invalid_value", "max_tokens"),
     "min above max": (chat(max_tokens=1, min_tokens=2), "invalid_value", "min_tokens"),
     "too long": (chat("x" * 1000), "context_length_exceeded", "messages"),
@@ -208,6 +209,17 @@ def check(
     assert canary(client) == before
     assert before[0] == 200
     assert gateway.replica.running == {}
+
+
+def test_a_body_too_large_is_refused_and_the_connection_lives_on(
+    served: tuple[Gateway, httpx2.Client],
+) -> None:
+    _, client = served
+    before = canary(client)
+    for content in (b" " * (MAX_BODY_BYTES + 1), iter([b" " * (1 << 20)] * 9)):
+        response = client.post(CHAT, content=content)
+        assert (response.status_code, response.json()["error"]["code"]) == (413, "payload_too_large")
+        assert canary(client) == before
 
 
 def test_as_deep_as_allowed_is_not_too_deep(served: tuple[Gateway, httpx2.Client]) -> None:

@@ -128,6 +128,13 @@ async def test_echo_of_no_tokens_is_the_prompt_and_asks_no_replica(gateway: Gate
     assert gateway.replica.requests == []
 
 
+async def test_the_output_bound_has_two_names_here_too(gateway: Gateway) -> None:
+    answer = await gateway.post(COMPLETIONS, completion(max_completion_tokens=2, max_tokens=2))
+    assert answer.json()["usage"]["completion_tokens"] == 2
+    refused = await gateway.post(COMPLETIONS, completion(max_completion_tokens=2, max_tokens=3))
+    assert refused.json()["error"]["param"] == "max_tokens"
+
+
 async def test_best_of_is_taken_where_it_changes_nothing(gateway: Gateway) -> None:
     assert (await gateway.post(COMPLETIONS, completion(n=2, best_of=2))).status_code == 200
     refused = await gateway.post(COMPLETIONS, completion(n=1, best_of=2))

@@ -48,7 +48,7 @@ def _check_headers(exchange: Exchange) -> None:
     if encoding is not None and encoding.strip().lower() not in (b"", b"identity"):
         raise UnsupportedMediaType(f"content-encoding {_shown(encoding)} is not supported; send plain JSON")
     content_type = exchange.header(b"content-type")
-    if content_type is not None:
+    if content_type:
         media = content_type.partition(b";")[0].strip().lower()
         if media not in (b"application/json", b"text/json") and not media.endswith(b"+json"):
             raise UnsupportedMediaType(f"content-type must be application/json, not {_shown(content_type)}")

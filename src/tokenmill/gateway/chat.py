@@ -28,7 +28,15 @@ from tokenmill.gateway.openai_types import (
     UsageSum,
     chat_logprobs,
 )
-from tokenmill.gateway.sampling import Body, check_context, check_model, flag, sampling_params, streaming
+from tokenmill.gateway.sampling import (
+    Body,
+    check_context,
+    check_model,
+    flag,
+    output_bound,
+    sampling_params,
+    streaming,
+)
 from tokenmill.gateway.served import ServedModel, Serving
 
 
@@ -68,18 +76,8 @@ def chat_prompt(
 
 
 def _max_tokens(body: Body) -> int | None:
-    """One bound under two names; both may come if they agree."""
-    given = {
-        name: bounds.integer(name, body[name])
-        for name in ("max_completion_tokens", "max_tokens")
-        if name in body
-    }
-    if len(set(given.values())) > 1:
-        raise InvalidRequest(
-            "max_tokens and max_completion_tokens mean the same and must agree; send one of them",
-            param="max_tokens",
-        )
-    return next(iter(given.values()), None)
+    bound = output_bound(body)
+    return None if bound is None else bounds.integer("max_tokens", bound[1], param=bound[0])
 
 
 def _logprobs(body: Body) -> int | None:

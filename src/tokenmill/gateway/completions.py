@@ -28,7 +28,15 @@ from tokenmill.gateway.openai_types import (
     UsageSum,
     clamp,
 )
-from tokenmill.gateway.sampling import Body, check_context, check_model, flag, sampling_params, streaming
+from tokenmill.gateway.sampling import (
+    Body,
+    check_context,
+    check_model,
+    flag,
+    output_bound,
+    sampling_params,
+    streaming,
+)
 from tokenmill.gateway.served import ServedModel, Serving
 
 DEFAULT_MAX_TOKENS = 16
@@ -54,7 +62,7 @@ async def completions(serving: Serving, exchange: Exchange) -> None:
     ids, texts = await serving.tokenizer_thread.run(_encode, model, prompts, echo)
     for prompt_ids in ids:
         bounds.prompt(prompt_ids, model.vocab_size)
-        asked = max_tokens if "max_tokens" in body else 1
+        asked = 1 if output_bound(body) is None else max_tokens  # the default gives way
         check_context(len(prompt_ids), asked, model.max_model_len, param="prompt")
 
     def source(prompt_ids: Sequence[int]) -> Source:
@@ -102,10 +110,10 @@ def _token_prompt(value: object, model: ServedModel) -> tuple[int, ...]:
 
 def _max_tokens(body: Body, echo: bool) -> int:
     """0 asks for the prompt alone, so it means something only with echo."""
-    value = body.get("max_tokens", DEFAULT_MAX_TOKENS)
+    name, value = output_bound(body) or ("max_tokens", DEFAULT_MAX_TOKENS)
     if value == 0 and not isinstance(value, bool) and echo:
         return 0
-    return bounds.integer("max_tokens", value)
+    return bounds.integer("max_tokens", value, param=name)
 
 
 def _logprobs(body: Body, echo: bool) -> int | None:

@@ -98,6 +98,7 @@ _SAMPLING = frozenset(
         "stop_token_ids",
         "min_tokens",
         "max_tokens",
+        "max_completion_tokens",
         "ignore_eos",
         "logprobs",
         "stream",
@@ -143,7 +144,7 @@ _REFUSED = frozenset(
 )
 
 CHAT = Fields(
-    implemented=_SAMPLING | {"messages", "max_completion_tokens", "top_logprobs"},
+    implemented=_SAMPLING | {"messages", "top_logprobs"},
     no_ops={
         **_NO_OPS,
         "best_of": only(1),
@@ -176,7 +177,7 @@ COMPLETIONS = Fields(
         "response_format": only({"type": "text"}),
         "add_special_tokens": only(True),
     },
-    refused=_REFUSED | {"messages", "max_completion_tokens", "tools", "top_logprobs", "prompt_embeds"},
+    refused=_REFUSED | {"messages", "prompt_embeds", "tools", "top_logprobs"},
 )
 
 TOKENIZE = Fields(

@@ -61,6 +61,17 @@ def sampling_params(
     return params
 
 
+def output_bound(body: Body) -> tuple[str, object] | None:
+    """The name and unchecked value of the bound on output. It has two names; both may come if they agree."""
+    given = [(name, body[name]) for name in ("max_completion_tokens", "max_tokens") if name in body]
+    if len(given) == 2 and given[0][1] != given[1][1]:
+        raise InvalidRequest(
+            "max_tokens and max_completion_tokens mean the same and must agree; send one of them",
+            param="max_tokens",
+        )
+    return given[0] if given else None
+
+
 def _top_k(value: object) -> int:
     """-1 is how other servers write "the whole vocabulary"."""
     return 0 if value == -1 else bounds.integer("top_k", value)

@@ -49,7 +49,7 @@ class Metrics:
         self._to_wall = clock.wall() - clock.monotonic()
         self._lock = threading.Lock()
         self._series: dict[str, Series] = {name.name: make_series(name) for name in NAMES}
-        self._collector = exposition.SeriesCollector(list(self._series.values()), model, instance)
+        self._instance = instance
         self._handlers: dict[type[Event], Callable[[Any], None]] = {
             StepCompleted: self._step,
             RequestAccepted: self._accepted,
@@ -98,7 +98,9 @@ class Metrics:
         """The page and its content type, by the `Accept` header of the reader."""
         with self._lock:
             self._set("tokenmill_metric_series", sum(len(series.values) for series in self._series.values()))
-            return exposition.render(self._collector, accept)
+            frozen = [series.snapshot() for series in self._series.values()]
+        # Writing the page takes milliseconds: no step of the engine waits for that.
+        return exposition.render(exposition.SeriesCollector(frozen, self._model, self._instance), accept)
 
     def _step(self, event: StepCompleted) -> None:
         self._heartbeat.set(event.at + self._to_wall)

@@ -1,4 +1,4 @@
-"""The table of metric names. Code and documentation are made from it.
+"""The table of metric names: what the code of every series is made from.
 
 Every series carries `model` and `instance` besides the labels of its row. A row with an alias is served
 a second time under the name vLLM uses, from the same numbers, with the labels `model_name` and `engine`:
@@ -36,7 +36,6 @@ class Name:
         edges: upper bounds of a histogram's buckets, without infinity.
         alias: vLLM's name without `_total`, if it has one.
         alias_labels: our label to vLLM's; labels left out are summed over.
-        since: first release with it.
     """
 
     name: str
@@ -46,7 +45,6 @@ class Name:
     edges: tuple[float, ...] = ()
     alias: str = ""
     alias_labels: Mapping[str, str] = field(default_factory=dict)
-    since: str = "0.1"
 
 
 def _gauge(name: str, help: str, *labels: str, alias: str = "", **alias_labels: str) -> Name:

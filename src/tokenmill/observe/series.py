@@ -55,6 +55,12 @@ class Values:
             labels = self._bound.admit(labels, len(self.values))
         self.values[labels] = value
 
+    def snapshot(self) -> Values:
+        """A copy that no longer changes."""
+        copy = Values(self.name)
+        copy.values = dict(self.values)
+        return copy
+
 
 class Trace(NamedTuple):
     """Where an observation comes from: a trace id, and seconds since the Unix epoch."""
@@ -97,6 +103,15 @@ class Histogram:
         buckets.total += value
         if trace is not None:
             buckets.exemplars[place] = (value, trace)
+
+    def snapshot(self) -> Histogram:
+        """A copy that no longer changes."""
+        copy = Histogram(self.name)
+        copy.values = {
+            labels: Buckets(list(buckets.counts), buckets.total, dict(buckets.exemplars))
+            for labels, buckets in self.values.items()
+        }
+        return copy
 
     def _empty(self) -> Buckets:
         return Buckets([0] * (len(self.edges) + 1))
