@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncGenerator
+from typing import Any
 
 import pytest
 
@@ -180,6 +181,20 @@ async def test_every_request_is_one_event_under_its_routes_pattern(gateway: Gate
         ("other", 404, "not_found"),
         (CHAT, 405, "method_not_allowed"),
     ]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_is_counted_before_its_last_byte(gateway: Gateway, stream: bool) -> None:
+    counts: list[int] = []
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body" and not message["more_body"]:
+            counts.append(len(gateway.answered()))
+
+    call = RawCall(gateway.app, CHAT, json.dumps(chat(stream=stream)).encode())
+    call._send = send  # type: ignore[method-assign]
+    await call.run()
+    assert counts == [1]
 
 
 async def test_times_of_an_answer_come_from_the_clock() -> None:

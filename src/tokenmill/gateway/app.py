@@ -91,7 +91,7 @@ class GatewayApp:
             await self._router(scope, receive, send)
             return
         serving = self._serving
-        exchange = Exchange(scope, receive, send, serving.clock)
+        exchange = Exchange(scope, receive, send, serving.clock, self._publish)
         scope[_EXCHANGE] = exchange
         try:
             await self._handle(exchange, scope, receive, send)
@@ -100,7 +100,7 @@ class GatewayApp:
             if isinstance(error, asyncio.CancelledError):
                 raise
         finally:
-            self._publish(exchange)
+            exchange.answered()
 
     async def _handle(self, exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> None:
         try:

@@ -43,11 +43,20 @@ class Exchange:
         output_tokens: completion tokens of the answer.
     """
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, clock: Clock) -> None:
+    def __init__(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        clock: Clock,
+        on_answered: Callable[[Exchange], None],
+    ) -> None:
         self._headers: list[tuple[bytes, bytes]] = scope["headers"]
         self._receive = receive
         self._send = send
         self._clock = clock
+        self._on_answered = on_answered
+        self._answered = False
         self.path: str = scope["path"]
         self.path_params: dict[str, str] = {}
         self.started_at = clock.monotonic()
@@ -111,6 +120,7 @@ class Exchange:
         await self._start(
             status, [(b"content-length", b"%d" % len(body)), (b"content-type", type_), *headers]
         )
+        self.answered()
         await self._write({"type": "http.response.body", "body": body, "more_body": False})
 
     async def respond_json(self, value: object, *, headers: Headers = ()) -> None:
@@ -132,7 +142,14 @@ class Exchange:
         await self._write({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end_stream(self) -> None:
+        self.answered()
         await self._write({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def answered(self) -> None:
+        """Tells, once, how it was answered: before the last byte, so that no client is ahead of it."""
+        if not self._answered:
+            self._answered = True
+            self._on_answered(self)
 
     async def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         self.status = status
