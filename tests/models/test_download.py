@@ -219,6 +219,11 @@ def test_only_http_and_files_are_fetched(tmp_path: Path, url: str) -> None:
         fetch(Remote(url, "it"), tmp_path / "f", lambda _: None)
 
 
+def test_a_proxy_is_asked_where_one_is_given(server: FileServer, tmp_path: Path) -> None:
+    fetch(Remote("http://files.invalid/f", "it", proxy=server.url), tmp_path / "f", lambda _: None)
+    assert (tmp_path / "f").read_bytes() == DATA
+
+
 def test_an_address_with_a_password_is_left_to_pip(tmp_path: Path) -> None:
     with pytest.raises(AccessRefused, match="password"):
         fetch(Remote("http://me:****@127.0.0.1/f", "it"), tmp_path / "f", lambda _: None)

@@ -160,6 +160,19 @@ def test_pips_report_serves_where_its_log_does_not(
     assert resolve("tiny", home=home, progress=lambda _: None).read_bytes() == MODEL
 
 
+def test_pips_own_settings_apply(index: FileServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    certificates = tmp_path / "ca.pem"
+    certificates.write_text("")
+    configuration = tmp_path / "pip.conf"
+    configuration.write_text(
+        f"[global]\nproxy = http://127.0.0.1:1\ncert = {certificates}\n[install]\nproxy = {index.url}\n"
+    )
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(configuration))
+    monkeypatch.setattr(wheel, "_listed", lambda *_: "http://files.invalid/tiny.whl")
+    found = wheel.locate("tiny-model", "1.0")
+    assert found == wheel.WheelLocation("http://files.invalid/tiny.whl", str(certificates), index.url)
+
+
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
@@ -183,7 +196,7 @@ def test_pips_log_is_read(monkeypatch: pytest.MonkeyPatch, line: str, expected: 
         with pytest.raises(DownloadError, match="does not say where"):
             wheel.locate("t", "1.0")
     else:
-        monkeypatch.setattr(wheel, "_pip_certificates", lambda: None)
+        monkeypatch.setattr(wheel, "_pip_settings", dict)
         assert wheel.locate("t", "1.0").url == expected
 
 

@@ -50,11 +50,17 @@ class FileServer:
         return [seen.headers.get("range", "") for seen in self.seen if seen.path == path]
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Clients that leave early are part of what is tested."""
+
+
 @contextmanager
 def file_server() -> Iterator[FileServer]:
     state = FileServer()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(lambda: state))
-    server.daemon_threads = True
+    server = _Server(("127.0.0.1", 0), _handler(lambda: state))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     state.url = f"http://127.0.0.1:{server.server_address[1]}"

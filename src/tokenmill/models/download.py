@@ -41,6 +41,7 @@ class Remote:
         size, sha256: what it must be, as far as known.
         headers: sent to the host of `url` alone, not to hosts it redirects to.
         ca_file: certificates trusted beside the usual ones.
+        proxy: used instead of those the environment names.
     """
 
     url: str
@@ -49,6 +50,7 @@ class Remote:
     sha256: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     ca_file: str | None = None
+    proxy: str | None = None
 
 
 def fetch(
@@ -275,6 +277,8 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 def _opener(remote: Remote) -> urllib.request.OpenerDirector:
     handlers: list[urllib.request.BaseHandler] = [_Redirects()]
+    if remote.proxy:
+        handlers.append(urllib.request.ProxyHandler({"http": remote.proxy, "https": remote.proxy}))
     if not remote.url.startswith("file:"):
         handlers.append(urllib.request.HTTPSHandler(context=tls_context(remote.ca_file)))
     return urllib.request.build_opener(*handlers)

