@@ -56,7 +56,7 @@ make_venv() {
 
 # pip's own output goes to the log; what it is at goes to the screen.
 pip_install() {
-  local total count=0 line
+  local total count=0 line status=0
   local download='Downloading (.*/)?([^-/ ]+-[^-/ ]+)[^/ ]*\.whl \((.* [MG]B)\)'
   total=$(cat "${locks[@]}" | grep -c '==')
   .venv/bin/python -m pip install --no-input --disable-pip-version-check --progress-bar off "$@" 2>>"$log" |
@@ -70,8 +70,9 @@ pip_install() {
       elif [[ $line == Installing\ collected* ]]; then
         now "unpacking"
       fi
-    done
+    done || status=$?
   [ ! -t 2 ] || printf '\r\033[K' >&2
+  return "$status"
 }
 
 # One line that is written over on a terminal. Elsewhere a line of its own, and none for small steps.

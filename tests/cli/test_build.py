@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -62,6 +64,25 @@ def test_what_is_installed_is_what_is_locked() -> None:
 
 def test_torch_is_locked_to_no_particular_build() -> None:
     assert str(locked("requirements.lock")["torch"].specifier) == "==2.13.*"
+
+
+def test_an_installation_that_fails_says_so_and_is_tried_again(tmp_path: Path) -> None:
+    for file in ("scripts/install.sh", "requirements.lock", "pyproject.toml"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / file, tmp_path / file)
+    environment = {**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}
+    for _ in range(2):
+        done = subprocess.run(
+            ["bash", "scripts/install.sh"],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 1
+        assert "No matching distribution found" in done.stderr
+        assert done.stderr.endswith("error: the installation failed; the whole log is in .venv/install.log\n")
 
 
 def test_the_configuration_page_is_current() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Annotated
 
@@ -67,15 +68,22 @@ def command(
     console.print(f"\n{summary(answer)}")
 
 
-async def ask(model: LocalModel, prompt: str, params: SamplingParams, *, stream: bool) -> Answer:
+async def ask(
+    model: LocalModel,
+    prompt: str,
+    params: SamplingParams,
+    *,
+    stream: bool,
+    now: Callable[[], float] = time.perf_counter,
+) -> Answer:
     """Asks and waits for the end, writing the text as it comes where `stream` is set."""
     text: list[str] = []
     finish, prompt_tokens, completion_tokens = "", 0, 0
-    start = time.perf_counter()
+    start = now()
     first = last = start
     async with contextlib.aclosing(model.stream([{"role": "user", "content": prompt}], params)) as deltas:
         async for delta in deltas:
-            last = time.perf_counter()
+            last = now()
             if first == start:
                 first = last
             text.append(delta.text)
