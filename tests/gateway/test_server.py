@@ -19,6 +19,7 @@ from support.gateways import CHAT, Gateway, chat, chunks, make_gateway
 from tokenmill.core.delta import Delta, Usage
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.request import GenerateRequest
+from tokenmill.gateway import server
 from tokenmill.gateway.server import bind, serve, url
 
 
@@ -142,6 +143,20 @@ async def test_a_replica_that_cannot_drain_does_not_hold_the_process(
         assert await asyncio.wait_for(running, 10) == 0
 
 
+async def test_a_replica_that_hangs_does_not_hold_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    gateway = make_gateway()
+
+    async def hangs(*_: float) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(server, "FLUSH_S", 0.02)
+    monkeypatch.setattr(gateway.replica, "drain", hangs)
+    monkeypatch.setattr(gateway.replica, "close", hangs)
+    async with serving(gateway, drain_timeout=0.01) as (_, running):
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await asyncio.wait_for(running, 10) == 0
+
+
 async def test_the_signal_handlers_are_taken_back() -> None:
     before = signal.getsignal(signal.SIGTERM)
     async with serving(make_gateway(), drain_timeout=1) as (_, running):
@@ -193,18 +208,25 @@ def test_the_url_can_be_typed_as_it_is(host: str, shown: str) -> None:
 
 
 PROCESS = """
-import sys
+import asyncio, sys
 from support.gateways import make_gateway
+from tokenmill.core.delta import Delta, Usage
 from tokenmill.gateway.server import run, serve
 
-gateway = make_gateway()
+async def script(request):
+    yield Delta(text="before")
+    while gateway.replica.stats().ready:
+        await asyncio.sleep(0.001)
+    yield Delta(text=" after", finish_reason="stop", usage=Usage(1, 2))
+
+gateway = make_gateway(script)
 code = run(
     serve(
         gateway.app,
         gateway.replica,
         host="127.0.0.1",
         port=0,
-        drain_timeout=5,
+        drain_timeout=20,
         on_ready=lambda url: sys.stdout.write(url + "\\n") and sys.stdout.flush(),
     )
 )
@@ -213,7 +235,7 @@ sys.exit(code)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_process_exits_with_0_on_a_signal(number: signal.Signals) -> None:
+def test_a_process_finishes_its_stream_and_exits_with_0(number: signal.Signals) -> None:
     tests = Path(__file__).parents[1]
     with subprocess.Popen(
         [sys.executable, "-c", PROCESS], cwd=tests, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -221,9 +243,16 @@ def test_a_process_exits_with_0_on_a_signal(number: signal.Signals) -> None:
         if process.stdout is None:
             raise RuntimeError("no output of the process")
         address = process.stdout.readline().strip()
-        assert httpx2.get(f"{address}/health/ready").status_code == 200
-        assert httpx2.post(f"{address}{CHAT}", json=chat()).status_code == 200
-        process.send_signal(number)
+        with (
+            httpx2.Client(base_url=address, timeout=20) as client,
+            client.stream("POST", CHAT, json=chat(stream=True)) as stream,
+        ):
+            pieces = stream.iter_text()
+            text = next(pieces)
+            process.send_signal(number)
+            text += "".join(pieces)
         _, errors = process.communicate(timeout=30)
+    assert "after" in text
+    assert chunks(text)[-1]["choices"][0]["finish_reason"] == "stop"
     assert process.returncode == 0, errors
     assert errors == ""

@@ -44,7 +44,7 @@ def _message(where: str, value: object) -> Message:
     )
     for key, item in given.items():
         if key == "name" or (key == "tool_call_id" and role == "tool"):
-            message[key] = bounds.text(f"{where}.{key}", item, max_chars=256)
+            message[key] = bounds.text(f"{where}.{key}", item, max_chars=bounds.MAX_NAME_CHARS)
         elif key == "tool_calls" and role == "assistant":
             message[key] = _tool_calls(f"{where}.{key}", item)
         elif key not in _NO_OPS:

@@ -83,12 +83,13 @@ async def _drain(
     app.start_draining()
     server.stop_accepting()
     draining = asyncio.create_task(replica.drain(timeout))
-    await _first(hurry.wait(), draining)
-    if hurry.is_set():
+    hurried = asyncio.create_task(hurry.wait())
+    # A replica keeps to its own time; these limits only keep a broken one from holding the process.
+    await asyncio.wait([draining, hurried], timeout=timeout + FLUSH_S, return_when=asyncio.FIRST_COMPLETED)
+    hurried.cancel()
+    if not draining.done():
         server.config.timeout_graceful_shutdown = 1
-        await replica.close()
-    # The replica keeps to its own time; this wait only keeps a broken one from holding the process.
-    await asyncio.wait([draining], timeout=FLUSH_S if hurry.is_set() else timeout + FLUSH_S)
+        await asyncio.wait([asyncio.create_task(replica.close()), draining], timeout=FLUSH_S)
     if not draining.done():
         draining.cancel()
         log.error("the replica did not drain in time")

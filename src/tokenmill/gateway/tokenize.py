@@ -12,8 +12,6 @@ from tokenmill.gateway.openai_fields import DETOKENIZE, TOKENIZE
 from tokenmill.gateway.sampling import Body, check_model, flag
 from tokenmill.gateway.served import ServedModel, Serving
 
-MAX_DETOKENIZE_IDS = 1 << 20
-
 
 async def tokenize(serving: Serving, exchange: Exchange) -> None:
     """Token ids of a `prompt`, or of `messages` as the model would see them."""
@@ -52,7 +50,7 @@ async def detokenize(serving: Serving, exchange: Exchange) -> None:
     DETOKENIZE.check(body)
     if "tokens" not in body:
         raise InvalidRequest("tokens is missing", param="tokens")
-    ids = bounds.token_ids("tokens", body["tokens"], max_items=MAX_DETOKENIZE_IDS)
+    ids = bounds.token_ids("tokens", body["tokens"], max_items=bounds.MAX_DETOKENIZE_IDS)
     bounds.in_vocabulary("tokens", ids, model.vocab_size)
     text = await serving.tokenizer_thread.run(model.tokenizer.decode, ids, skip_special=False)
     await exchange.respond_json({"prompt": text})
