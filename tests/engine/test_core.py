@@ -178,11 +178,11 @@ def test_without_max_tokens_the_answer_ends_with_the_context() -> None:
     ],
 )
 def test_the_engine_itself_refuses_what_the_table_forbids(
-    prompt: list[int], sampling: dict[str, object]
+    prompt: list[int], sampling: dict[str, Any]
 ) -> None:
     engine = Harness()
     with pytest.raises(InvalidRequest):
-        engine.add("bad", prompt, **sampling)
+        engine.add("bad", prompt, b"", **sampling)
     assert not engine.core.has_work
     assert not engine.events
 
