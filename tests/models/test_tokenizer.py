@@ -22,6 +22,7 @@ from tokenmill.core.errors import InvalidRequest, ModelFileError
 from tokenmill.models.source import open_model
 from tokenmill.models.tokenizer import Tokenizer, load_tokenizer
 from tokenmill.models.tokenizer_files import TokenizerFiles
+from tokenmill.models.tokenizer_parts import no_panic
 
 CORPUS = texts(1, 600) + ["the cat sat on the mat because it was tired"] * 50
 
@@ -273,7 +274,7 @@ Change = Callable[[dict[str, Any]], object]
         (lambda m: m.update({"tokenizer.ggml.tokens": ["a" * 5000]}), "5000 characters"),
         (lambda m: m.pop("tokenizer.ggml.merges"), "must be a list of strings"),
         (lambda m: m["tokenizer.ggml.merges"].append("nospace"), "not two tokens"),
-        (lambda m: m["tokenizer.ggml.merges"].append("qqq zzz"), "do not fit"),
+        (lambda m: m["tokenizer.ggml.merges"].append("qqq zzz"), "does not fit the tokens"),
         (lambda m: m["tokenizer.ggml.token_type"].pop(), "entries for"),
         (lambda m: m.update({"tokenizer.ggml.bos_token_id": 10**6}), "bos_token_id is 1000000"),
         (lambda m: m.update({"tokenizer.ggml.eos_token_id": -1}), "eos_token_id is -1"),
@@ -286,6 +287,58 @@ def test_metadata_that_cannot_work_is_refused(change: Change, message: str) -> N
     change(metadata)
     with pytest.raises(ModelFileError, match=message):
         load_tokenizer(TokenizerFiles(gguf=metadata), 1000)
+
+
+def test_random_metadata_gives_a_tokenizer_or_a_refusal() -> None:
+    rng = random.Random(9)
+    words = [
+        "",
+        "a",
+        "b",
+        "ab",
+        "abc",
+        "▁",
+        "▁a",
+        " ",
+        "<s>",
+        "<0x41>",
+        "<0xZZ>",
+        "é",
+        "😀",
+        "Ġ",
+        "Ġa",
+        "\x00",
+    ]
+    outcomes = set()
+    for _ in range(1500):
+        tokens = [rng.choice(words) for _ in range(rng.randint(0, 8))]
+        metadata: dict[str, object] = {
+            "tokenizer.ggml.model": rng.choice(["gpt2", "llama"]),
+            "tokenizer.ggml.pre": rng.choice(["smollm", "default", "llama-bpe", "tekken", "qwen2"]),
+            "tokenizer.ggml.tokens": tokens,
+            "tokenizer.ggml.merges": [
+                f"{rng.choice(words)} {rng.choice(words)}" for _ in range(rng.randint(1, 2))
+            ],
+            "tokenizer.ggml.scores": [rng.choice([0.0, -1.0, float("nan"), float("inf"), 1]) for _ in tokens],
+            "tokenizer.ggml.token_type": [rng.randint(0, 7) for _ in tokens],
+            "tokenizer.ggml.eos_token_id": rng.randint(-1, 9),
+        }
+        try:
+            loaded = load_tokenizer(TokenizerFiles(gguf=metadata), rng.randint(1, 10))
+        except ModelFileError:
+            outcomes.add("refused")
+        else:
+            ids = loaded.encode("ab a😀 b<s>\x00é", add_special=True)
+            outcomes.add(type(loaded.decode(ids)).__name__)
+    assert outcomes == {"refused", "str"}
+
+
+def test_a_panic_of_the_library_is_an_ordinary_error() -> None:
+    panic = type("PanicException", (BaseException,), {})
+    with pytest.raises(ModelFileError, match="it breaks"), no_panic("it breaks", ModelFileError):
+        raise panic
+    with pytest.raises(KeyboardInterrupt), no_panic("it breaks", ModelFileError):
+        raise KeyboardInterrupt
 
 
 def test_a_special_token_beyond_the_weights_is_refused() -> None:

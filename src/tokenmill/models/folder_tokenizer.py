@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from tokenmill.core.bounds import show
 from tokenmill.core.errors import ModelFileError
 from tokenmill.models.json_file import read_json_object
-from tokenmill.models.tokenizer_parts import TokenizerParts
+from tokenmill.models.tokenizer_parts import TokenizerParts, no_panic
 
 MAX_TOKENIZER_BYTES = 256 << 20
 MAX_CONFIG_BYTES = 32 << 20
@@ -66,15 +66,11 @@ def _load_backend(folder: Path) -> Tokenizer:
     text = read_text(folder, "tokenizer.json", MAX_TOKENIZER_BYTES)
     if text is None:
         raise ModelFileError("the model's folder has no tokenizer.json")
-    try:
-        backend = Tokenizer.from_str(text)
-    except Exception as error:  # the library raises bare Exception for whatever it cannot read
-        raise ModelFileError(f"tokenizer.json cannot be used: {error}") from None
-    except BaseException as error:
-        # A panic of the library arrives as a BaseException of a class that cannot be imported.
-        if type(error).__name__ != "PanicException":
-            raise
-        raise ModelFileError("tokenizer.json cannot be used: it breaks the tokenizer library") from None
+    with no_panic("tokenizer.json cannot be used: it breaks the tokenizer library", ModelFileError):
+        try:
+            backend = Tokenizer.from_str(text)
+        except Exception as error:  # the library raises bare Exception for whatever it cannot read
+            raise ModelFileError(f"tokenizer.json cannot be used: {str(error)[:300]}") from None
     backend.no_truncation()
     backend.no_padding()
     return backend
@@ -82,8 +78,9 @@ def _load_backend(folder: Path) -> Tokenizer:
 
 def _prefix(backend: Tokenizer) -> tuple[int, ...]:
     """The tokens the post-processor puts in front of a text."""
-    plain = backend.encode("a", add_special_tokens=False).ids
-    full = backend.encode("a", add_special_tokens=True).ids
+    with no_panic("tokenizer.json breaks the tokenizer library", ModelFileError):
+        plain = backend.encode("a", add_special_tokens=False).ids
+        full = backend.encode("a", add_special_tokens=True).ids
     for start in range(len(full) - len(plain) + 1):
         if full[start : start + len(plain)] == plain:
             return tuple(full[:start])

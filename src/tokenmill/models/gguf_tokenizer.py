@@ -13,7 +13,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from tokenmill.core.bounds import show
 from tokenmill.core.errors import ModelFileError
-from tokenmill.models.tokenizer_parts import TokenizerParts
+from tokenmill.models.tokenizer_parts import TokenizerParts, no_panic
 
 MAX_TOKENS = 1 << 21
 MAX_TOKEN_CHARS = 1024
@@ -168,7 +168,10 @@ def _bpe(
     byte_fallback: bool = False,
 ) -> Tokenizer:
     vocab = {token: number for number, token in enumerate(tokens)}
-    try:
+    for left, right in merges:
+        if not (left in vocab and right in vocab and left + right in vocab):
+            raise ModelFileError(f"the merge of {show(left)} and {show(right)} does not fit the tokens")
+    with no_panic("the file's tokens and merges break the tokenizer library", ModelFileError):
         model = models.BPE(
             vocab=vocab,
             merges=merges,
@@ -177,8 +180,6 @@ def _bpe(
             fuse_unk=byte_fallback,
             unk_token=unknown,
         )
-    except Exception as error:  # the library raises bare Exception, for a merge of tokens that do not exist
-        raise ModelFileError(f"the tokenizer's merges do not fit its tokens: {error}") from None
     return Tokenizer(model)
 
 

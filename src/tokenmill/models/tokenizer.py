@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tokenmill.core.errors import InvalidRequest, ModelFileError
+from tokenmill.core.errors import GenerationFailed, InvalidRequest, ModelFileError
 from tokenmill.models.folder_tokenizer import read_folder
 from tokenmill.models.gguf_tokenizer import read_gguf
 from tokenmill.models.tokenizer_files import TokenizerFiles
-from tokenmill.models.tokenizer_parts import TokenizerParts, token_bytes_table
+from tokenmill.models.tokenizer_parts import TokenizerParts, no_panic, token_bytes_table
 
 
 class Tokenizer:
@@ -57,12 +57,14 @@ class Tokenizer:
 
         Raises:
             InvalidRequest: the text holds a lone surrogate.
+            GenerationFailed: the tokenizer library breaks on it.
         """
-        try:
-            # `encode` would hold the GIL for the whole text; the batch call lets other threads run.
-            (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=False)
-        except (TypeError, UnicodeError):
-            raise InvalidRequest("the text holds a lone surrogate, which is not text") from None
+        with no_panic("the model's tokenizer breaks on this text", GenerationFailed):
+            try:
+                # `encode` would hold the GIL for the whole text; the batch call lets other threads run.
+                (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=False)
+            except (TypeError, UnicodeError):
+                raise InvalidRequest("the text holds a lone surrogate, which is not text") from None
         return [*self._prefix, *encoding.ids] if add_special else encoding.ids
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:

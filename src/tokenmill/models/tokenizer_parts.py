@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import tokenizers
 
-from tokenmill.core.errors import ModelFileError
+from tokenmill.core.errors import ModelFileError, TokenmillError
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,20 @@ class TokenizerParts:
     bos_id: int | None
     eos_ids: tuple[int, ...]
     prefix: tuple[int, ...]
+
+
+@contextmanager
+def no_panic(message: str, error_type: type[TokenmillError]) -> Iterator[None]:
+    """Turns a panic of the tokenizer library into an ordinary error.
+
+    A panic arrives as a BaseException of a class that cannot be imported; hostile files provoke it.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise error_type(message) from None
 
 
 # SentencePiece's mark for a space.
