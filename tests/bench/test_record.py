@@ -60,6 +60,11 @@ def test_running_counts_say_how_many_tokens_each_frame_had() -> None:
     assert (record.gaps, record.gap_tokens, record.tokens) == ([1.0, 3.0], [1, 4], 7)
 
 
+def test_a_count_in_the_last_frame_alone_says_nothing_of_gaps() -> None:
+    record = read((1.0, chunk({"content": "a"})), (2.0, chunk({"content": "b"}, usage=9)))
+    assert (record.gaps, record.gap_tokens, record.tokens) == ([1.0], [], 9)
+
+
 def test_completions_frames_are_read_too() -> None:
     record = read(
         (1.0, b'{"choices": [{"index": 0, "text": "x", "finish_reason": null}]}'),

@@ -25,6 +25,12 @@ def test_events_do_not_depend_on_how_the_bytes_are_cut(cuts: list[int], line_end
     assert events == EVENTS
 
 
+def test_a_line_end_cut_in_half_does_not_end_the_event() -> None:
+    decoder = SseDecoder()
+    assert decoder.feed(b"data: one\r") == []
+    assert decoder.feed(b"\ndata: two\r\n\r\n") == [b"one\ntwo"]
+
+
 def test_an_event_comes_with_its_empty_line_and_not_before() -> None:
     decoder = SseDecoder()
     assert decoder.feed(b"data: x\n") == []

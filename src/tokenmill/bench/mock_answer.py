@@ -14,8 +14,6 @@ from tokenmill.bench.mock_text import token
 from tokenmill.bench.mock_timeline import Action, timeline
 
 COALESCE = 32
-# Between the last token and a reset, which drops what is unread: a client that keeps up has read it by then.
-RESET_PAUSE_S = 0.005
 _BROKEN = "the mock was told to break here"
 
 
@@ -61,11 +59,10 @@ class Answer:
             elif action.kind == "malformed":
                 self._unsent.append(MALFORMED)
             out += action.tokens
-        return await self._end_stream(action, out)
+        return self._end_stream(action, out)
 
-    async def _end_stream(self, action: Action, out: int) -> Outcome:
+    def _end_stream(self, action: Action, out: int) -> Outcome:
         if action.kind == "reset":
-            await asyncio.sleep(RESET_PAUSE_S)
             self._connection.reset()
             return "reset"
         broken = action.kind == "error"

@@ -77,8 +77,8 @@ class Sender:
             for event in decoder.feed(data):
                 reader.frame(event, now)
                 if leave_after is not None and len(record.token_times) >= leave_after:
+                    # The rest is unread, so leaving the response closes the connection.
                     record.cancelled, record.end = True, now
-                    response.close()
                     return
         reader.finish(self._now())
 
