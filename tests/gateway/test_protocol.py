@@ -104,6 +104,25 @@ async def test_a_slow_body_is_not_a_slow_head(gateway: Gateway, monkeypatch: pyt
         writer.close()
 
 
+async def test_an_offer_of_http_2_is_ignored_and_the_body_is_read(gateway: Gateway) -> None:
+    """What Java's own HTTP client sends unless told otherwise."""
+    body = json.dumps(chat()).encode()
+    head = (
+        b"POST %b HTTP/1.1\r\nConnection: Upgrade, HTTP2-Settings\r\nContent-Length: %d\r\nHost: x\r\n"
+        b"HTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABkAAQBAAAAAAUAAEAA\r\nUpgrade: h2c\r\n\r\n"
+    )
+    async with listening(gateway) as url:
+        host, port = url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        for _ in range(2):
+            writer.write(head % (CHAT.encode(), len(body)) + body)
+            answer = await reader.readuntil(b"\r\n\r\n")
+            assert status(answer) == 200
+            length = int(answer.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+            await reader.readexactly(length)
+        writer.close()
+
+
 async def test_pipelined_requests_are_answered_in_order(gateway: Gateway) -> None:
     one = b"GET /health/live HTTP/1.1\r\n\r\n"
     two = b"GET /nowhere HTTP/1.1\r\n" + CLOSE + b"\r\n"

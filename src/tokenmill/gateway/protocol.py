@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
@@ -13,6 +14,9 @@ from tokenmill.gateway.http import error_body, new_request_id
 HEAD_TIMEOUT_S = 30.0
 # A reader that leaves this server's 64 KiB of output untouched for so long is given up.
 READER_STALL_S = 120.0
+# Java's HTTP client offers HTTP/2 with every first request. A server may ignore the offer, but the parser
+# would drop the body with it; so the offer gets another name, of the same length. No JSON has such a line.
+_OFFER = re.compile(rb"\r\nupgrade:(?=[ \t]*h2c)", re.IGNORECASE)
 
 
 class BoundedHeadProtocol(HttpToolsProtocol):
@@ -39,7 +43,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._held_bytes += len(data)
-        super().data_received(data)
+        super().data_received(_OFFER.sub(b"\r\nignored:", data) if b"h2c" in data else data)
         if self._held_bytes > MAX_HEADER_BYTES and not self.transport.is_closing():
             self._head_bytes += self._held_bytes
             self.send_400_response("")
