@@ -36,6 +36,8 @@ from support.model_files import (
     write_gguf,
 )
 from tokenmill.core.errors import ModelFileError
+from tokenmill.models import gguf as gguf_header
+from tokenmill.models import gguf_values
 from tokenmill.models.data_file import DataFile
 from tokenmill.models.gguf import TYPE_NAMES, GgufHeader, read_header
 
@@ -326,3 +328,13 @@ def test_a_length_that_fits_a_huge_file_is_still_refused_untouched(tmp_path: Pat
     tracemalloc.stop()
     file.close()
     assert peak < 1 << 20
+
+
+def test_a_header_longer_than_any_real_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (gguf_header, gguf_values):
+        monkeypatch.setattr(module, "MAX_HEADER_BYTES", 64)
+    read_bytes(tmp_path, raw_gguf([key("a", STRING, string("x" * 19))]))
+    with pytest.raises(ModelFileError, match="the header is longer than 64 bytes"):
+        read_bytes(tmp_path, raw_gguf([key("a", STRING, string("x" * 20))]))
