@@ -43,7 +43,11 @@ class OutputStream:
         self._seq = seq
         self._vocabulary = vocabulary
         self._text = TextStream(params.stop)
-        self._strip = vocabulary.first_token_strips_space
+        # A decoder drops the space before the first word of a text. An answer that continues its prompt
+        # does not begin one.
+        self._strip = vocabulary.first_token_strips_space and not any(
+            vocabulary.token_bytes(token) for token in seq.request.prompt_ids
+        )
         self._eos_ids = frozenset() if params.ignore_eos else eos_ids
         self._stop_ids = frozenset(params.stop_token_ids)
         self._min_tokens = params.min_tokens
