@@ -36,7 +36,9 @@ apt_install() {
   fi
   say "Installing $* with apt-get"
   export DEBIAN_FRONTEND=noninteractive
-  apt-get update -qq && apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+  local told
+  told=$(apt-get update -qq 2>&1 && apt-get install -y -qq --no-install-recommends "$@" 2>&1) ||
+    die "apt-get could not install $*: $told"
 }
 
 make_venv() {
