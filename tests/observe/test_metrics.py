@@ -115,6 +115,7 @@ def test_a_step_sets_gauges_and_adds_tokens() -> None:
         kv_blocks_cached=2,
         kv_blocks_free=8,
         kv_tokens=150,
+        kv_slots=160,
         schedule_s=0.001,
         compute_s=0.02,
         idle_s=0.5,

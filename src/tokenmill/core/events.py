@@ -58,6 +58,7 @@ class StepCompleted(Event, frozen=True, kw_only=True):
 
     `token_gaps_s` holds, for each sequence that got a further token, the seconds since its last one.
     `compute_s` is inside the kernels; `idle_s` is the wait before this step with nothing to do.
+    `kv_tokens` of the `kv_slots` in active blocks hold a token.
     """
 
     running: int
@@ -70,6 +71,7 @@ class StepCompleted(Event, frozen=True, kw_only=True):
     kv_blocks_cached: int
     kv_blocks_free: int
     kv_tokens: int
+    kv_slots: int
     idle_s: float
     lock_s: float
     schedule_s: float

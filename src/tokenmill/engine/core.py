@@ -162,6 +162,7 @@ class EngineCore:
                 kv_blocks_cached=pool.cached,
                 kv_blocks_free=pool.free,
                 kv_tokens=self.scheduler.kv_tokens,
+                kv_slots=pool.active * self.scheduler.block_size,
                 idle_s=idle_s,
                 lock_s=lock_s,
                 schedule_s=planned - began,

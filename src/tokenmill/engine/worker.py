@@ -249,10 +249,12 @@ class EngineWorker:
         asked = self._clock.monotonic()
         with self._changed:
             locked = self._clock.monotonic()
+            idle_s = 0.0
             while not (self._inbox or core.has_work or self._stopping):
                 self._changed.wait()
+                idle_s = self._clock.monotonic() - locked
             messages, self._inbox = self._inbox, []
-        return messages, self._clock.monotonic() - locked, locked - asked
+        return messages, idle_s, locked - asked
 
     def _apply(self, core: EngineCore, messages: Iterable[Message]) -> None:
         for message in messages:

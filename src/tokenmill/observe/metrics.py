@@ -113,6 +113,8 @@ class Metrics:
             self._step_seconds.observe(event.idle_s, "idle_wait")
         if tokens == 0:  # the engine only says that it has gone idle
             return
+        self._add("tokenmill_engine_kv_token_steps", event.kv_tokens)
+        self._add("tokenmill_engine_kv_slot_steps", event.kv_slots)
         self._prompt_tokens.add(max(event.prefill_tokens - event.recomputed_tokens, 0), "computed")
         self._recomputed.add(event.recomputed_tokens)
         self._generated.add(event.sampled_tokens)
@@ -200,6 +202,8 @@ class Metrics:
 
     def _engine_ready(self, event: EngineReady) -> None:
         self._set_kv(0, 0, event.num_kv_blocks)
+        self._set("tokenmill_memory_bytes", event.planned_bytes, "planned")
+        self._set("tokenmill_memory_bytes", event.rss_bytes, "measured")
         facts = (str(event.block_size), str(event.num_kv_blocks), event.dtype, str(event.max_model_len))
         self._set("tokenmill_cache_config_info", 1, *facts)
 

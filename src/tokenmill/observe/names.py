@@ -95,6 +95,8 @@ NAMES: tuple[Name, ...] = (
            alias="vllm:kv_cache_usage_perc"),
     _gauge("tokenmill_engine_kv_blocks", "KV blocks by state; active is 0 while idle.", "state"),
     _gauge("tokenmill_engine_kv_tokens", "Tokens held in active KV blocks."),
+    _counter("tokenmill_engine_kv_token_steps", "KV slots that hold a token, summed over steps."),
+    _counter("tokenmill_engine_kv_slot_steps", "KV slots in active blocks, summed over steps."),
     _counter("tokenmill_engine_prefix_query_tokens", "Tokens looked up in the prefix cache.",
              alias="vllm:prefix_cache_queries"),
     _counter("tokenmill_engine_prefix_hit_tokens", "Tokens found in the prefix cache.",
@@ -125,6 +127,7 @@ NAMES: tuple[Name, ...] = (
     _gauge("tokenmill_engine_ready", "1 when a request would be taken."),
     # Fixed facts.
     _gauge("tokenmill_model_load_seconds", "Time of each phase of loading.", "phase"),
+    _gauge("tokenmill_memory_bytes", "Resident memory after loading: planned and measured.", "kind"),
     _gauge("tokenmill_cache_config_info", "Always 1; the facts are in the labels.",
            "block_size", "num_blocks", "dtype", "max_model_len", alias="vllm:cache_config_info",
            block_size="block_size", num_blocks="num_gpu_blocks", dtype="cache_dtype"),

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tokenmill.kernels.program import Program
     from tokenmill.models.weights import WeightFile
 
-BUILDERS = {"llama": llama.build, "mistral": llama.build}
+BUILDERS = {"llama": llama.build}
 
 
 def build_program(spec: ModelSpec, weights: WeightFile, dtype: torch.dtype, positions: int) -> Program:

@@ -1,0 +1,145 @@
+"""Many streams at once against the real server: everyone is answered, counted exactly, and nothing is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+import openai
+import pytest
+from support.served import Served, serving
+
+STREAMS = 64
+VOCAB = 49152
+
+
+@dataclass(frozen=True)
+class Asked:
+    prompt: list[int]
+    output: int
+
+    @property
+    def slots(self) -> int:
+        """KV slots it needs at its longest: the newest token needs none."""
+        return len(self.prompt) + self.output - 1
+
+
+@dataclass(frozen=True)
+class Answered:
+    text: str
+    reasons: list[str]
+    prompt_tokens: int
+    completion_tokens: int
+
+
+def mix(seed: int, count: int = STREAMS) -> list[Asked]:
+    """Prompts of 10 to 1500 tokens, outputs of 1 to 200."""
+    chance = random.Random(seed)
+    return [
+        Asked([chance.randrange(17, VOCAB) for _ in range(chance.randint(10, 1500))], chance.randint(1, 200))
+        for _ in range(count)
+    ]
+
+
+async def ask(client: openai.AsyncOpenAI, model: str, asked: Asked) -> Answered | openai.BadRequestError:
+    try:
+        stream = await client.completions.create(
+            model=model,
+            prompt=asked.prompt,
+            max_tokens=asked.output,
+            temperature=0,
+            stream=True,
+            stream_options={"include_usage": True},
+            extra_body={"ignore_eos": True},
+        )
+    except openai.BadRequestError as refused:
+        return refused
+    text, reasons, usage = "", [], None
+    async for chunk in stream:
+        for choice in chunk.choices:
+            text += choice.text
+            if choice.finish_reason is not None:
+                reasons.append(choice.finish_reason)
+        usage = chunk.usage or usage
+    assert usage is not None
+    return Answered(text, reasons, usage.prompt_tokens, usage.completion_tokens)
+
+
+async def ask_all(server: Served, asked: list[Asked]) -> list[Answered | openai.BadRequestError]:
+    async with openai.AsyncOpenAI(
+        base_url=f"{server.url}/v1", api_key="none", timeout=600, max_retries=0
+    ) as client:
+        return await asyncio.gather(*(ask(client, server.model, one) for one in asked))
+
+
+def answers(server: Served, asked: list[Asked]) -> list[Answered]:
+    found = asyncio.run(ask_all(server, asked))
+    assert not [one for one in found if isinstance(one, openai.BadRequestError)]
+    return [one for one in found if isinstance(one, Answered)]
+
+
+def check(asked: list[Asked], found: list[Answered]) -> None:
+    for want, got in zip(asked, found, strict=True):
+        assert got.reasons == ["length"]
+        assert (got.prompt_tokens, got.completion_tokens) == (len(want.prompt), want.output)
+
+
+def idle(server: Served) -> bool:
+    return (
+        server.metric("tokenmill_engine_requests_running") == 0
+        and server.metric("tokenmill_engine_requests_waiting") == 0
+        and server.metric("tokenmill_engine_kv_blocks", state="active") == 0
+    )
+
+
+@pytest.fixture(scope="module")
+def calm(small_model_path: Path) -> list[Answered]:
+    """The mix on a server with room, twice; what every other server has to repeat."""
+    asked = mix(1)
+    with serving(small_model_path) as server:
+        first = answers(server, asked)
+        check(asked, first)
+        assert idle(server)
+        after_one = server.rss_bytes()
+        check(mix(2), answers(server, mix(2)))
+        assert idle(server)
+        assert server.rss_bytes() - after_one <= 64 << 20
+        # KV slots that hold a token, over those allocated, summed over all steps
+        used = server.metric("tokenmill_engine_kv_token_steps_total")
+        allocated = server.metric("tokenmill_engine_kv_slot_steps_total")
+        assert used / allocated >= 0.9
+        planned = server.metric("tokenmill_memory_bytes", kind="planned")
+        assert server.rss_bytes() <= planned + (300 << 20)
+    return first
+
+
+@pytest.mark.timeout(900)
+def test_a_small_pool_gives_the_same_answers_by_preempting(
+    calm: list[Answered], small_model_path: Path
+) -> None:
+    asked = mix(1)
+    with serving(small_model_path, "--num-kv-blocks", "64") as server:
+        found = answers(server, asked)
+        assert server.metric("tokenmill_engine_preemptions_total") > 0
+        assert idle(server)
+    check(asked, found)
+    assert [one.text for one in found] == [one.text for one in calm]
+
+
+@pytest.mark.timeout(900)
+def test_a_tiny_pool_refuses_exactly_what_can_never_fit(
+    calm: list[Answered], small_model_path: Path
+) -> None:
+    asked = mix(1)
+    with serving(small_model_path, "--num-kv-blocks", "40") as server:
+        found = asyncio.run(ask_all(server, asked))
+        assert idle(server)
+    for want, got, before in zip(asked, found, calm, strict=True):
+        if want.slots > 40 * 32:
+            assert isinstance(got, openai.BadRequestError)
+            assert got.code == "context_length_exceeded"
+        else:
+            assert got == before
+    assert {isinstance(one, Answered) for one in found} == {True, False}
