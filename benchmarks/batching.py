@@ -120,6 +120,12 @@ def combine(mode: str, rounds: list[Round], max_num_seqs: int) -> Result:
     )
 
 
+def ratios(rounds: list[Round]) -> list[float]:
+    """Tokens/s of continuous over static, round by round: the two of a round ran next to each other."""
+    rate = {mode: [one.output_tokens / one.seconds for one in rounds if one.mode == mode] for mode in MODES}
+    return [ours / theirs for theirs, ours in zip(rate["static"], rate["continuous"], strict=True)]
+
+
 def command(options: argparse.Namespace, mode: str) -> list[str]:
     return tokenmill_command(options.model, "--batching", mode, "--max-num-seqs", str(options.max_num_seqs))
 
@@ -175,16 +181,16 @@ def main() -> int:
     rounds = asyncio.run(measure(options))
     results = [combine(mode, rounds, options.max_num_seqs) for mode in MODES]
     if options.json:
-        ratio = results[1].tokens_per_s / results[0].tokens_per_s
         document = {
             "options": vars(options),
             "results": results,
-            "tokens_per_s_ratio": ratio,
+            "tokens_per_s_ratios": ratios(rounds),
             "rounds": rounds,
         }
         print(msgspec.json.encode(document).decode())
     else:
         print(show(results, options))
+        print("\ntokens/s ratio, round by round:", " ".join(f"{one:.2f}" for one in ratios(rounds)))
     return 1 if any(one.failed for one in results) else 0
 
 
