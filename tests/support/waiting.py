@@ -9,7 +9,7 @@ from collections.abc import Callable
 async def until(condition: Callable[[], bool], *, timeout_s: float = 20.0) -> None:
     """Lets the loop run until the condition holds; fails with TimeoutError when it never does."""
     async with asyncio.timeout(timeout_s):
-        while not condition():  # noqa: ASYNC110 - what is waited for has no event to offer
+        while not condition():
             await asyncio.sleep(0.001)
 
 

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import TracebackType
 from typing import TextIO
 from uuid import uuid4
@@ -15,6 +14,7 @@ from uuid import uuid4
 from tokenmill.core.bus import Bus
 from tokenmill.core.delta import Delta, TokenLogprob, Usage
 from tokenmill.core.errors import InvalidRequest, TokenmillError
+from tokenmill.core.flag_rules import build
 from tokenmill.core.flags import ModelFlags
 from tokenmill.core.request import GenerateRequest, SamplingParams
 from tokenmill.engine.core import Output
@@ -80,7 +80,8 @@ class Engine:
         bus: receives the engine's events.
 
     Raises:
-        TokenmillError: it cannot be fetched, read, or does not fit.
+        ConfigError: an unknown flag, or a value it does not take.
+        TokenmillError: the model cannot be fetched, read, or does not fit.
 
     Example:
         >>> with Engine() as engine:
@@ -88,10 +89,9 @@ class Engine:
     """
 
     def __init__(self, model: str = DEFAULT_MODEL, *, bus: Bus | None = None, **flags: object) -> None:
+        checked = build(ModelFlags, flags)
         path = resolve(model, home=default_home(), progress=lambda _: None)
-        self.worker = EngineWorker(
-            open_model(Path(path)), ModelFlags.model_validate(flags), bus or Bus(), name=model
-        )
+        self.worker = EngineWorker(open_model(path), checked, bus or Bus(), name=model)
         self.worker.start()
 
     def __enter__(self) -> Engine:

@@ -90,7 +90,8 @@ class EngineWorker:
             self.chat_template = load_chat_template(files, *self._special_texts())
         except BaseException as fault:
             self._error = self._error or fault
-            self._stopping = True
+            if not isinstance(fault, Exception):  # an interrupt does not wait for the weights
+                raise
         finally:
             self._tokenized.set()
         self._ready.wait()

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from tokenmill.core.bounds import show
 from tokenmill.core.errors import ModelFileError
+from tokenmill.models.end_tokens import END_TOKENS
 from tokenmill.models.fields import MAX_HEADS, MAX_LAYERS, MAX_POSITION, MAX_VOCAB, MAX_WIDTH, Fields
 from tokenmill.models.gguf import GgufHeader
 from tokenmill.models.spec import LayerSpec, ModelSpec, RopeSpec
@@ -16,7 +17,6 @@ from tokenmill.models.spec import LayerSpec, ModelSpec, RopeSpec
 ARCHITECTURES = ("llama",)
 # Tokens that end a text or a turn in the vocabularies of this family. They count where the file marks
 # them as control tokens: an ordinary token of that spelling is text.
-END_TOKENS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>", "</s>")
 _CONTROL = 3
 
 

@@ -13,25 +13,12 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from tokenmill.core.bounds import show
 from tokenmill.core.errors import ModelFileError
+from tokenmill.models.end_tokens import END_TOKENS
 from tokenmill.models.tokenizer_parts import TokenizerParts, no_panic
 
 MAX_TOKENS = 1 << 21
 MAX_TOKEN_CHARS = 1024
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
-
-# Control tokens that end an answer whatever key names them: files made before `eot_token_id` existed
-# give only one of a model's several ends.
-_END_NAMES = frozenset(
-    {
-        "<|eot_id|>",
-        "<|eom_id|>",
-        "<|im_end|>",
-        "<|end|>",
-        "<|endoftext|>",
-        "<|end_of_text|>",
-        "<end_of_turn>",
-    }
-)
 
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _LLAMA3 = (
@@ -199,7 +186,7 @@ def _ends(metadata: Mapping[str, object], tokens: Sequence[str], types: Sequence
     named = [
         number
         for number, (token, kind) in enumerate(zip(tokens, types, strict=True))
-        if kind == CONTROL and token in _END_NAMES
+        if kind == CONTROL and token in END_TOKENS
     ]
     return tuple(dict.fromkeys(number for number in (*keyed, *named) if number is not None))
 
