@@ -87,7 +87,8 @@ class EngineWorker:
             # Beside the weights: the one reads files and holds the interpreter, the other computes.
             files = self._source.tokenizer_files
             self.tokenizer = load_tokenizer(files, self.vocab_size)
-            self.chat_template = load_chat_template(files, *self._special_texts())
+            names = self.tokenizer.bos_token, self.tokenizer.eos_token
+            self.chat_template = load_chat_template(files, *names)
         except BaseException as fault:
             self._error = self._error or fault
             if not isinstance(fault, Exception):  # an interrupt does not wait for the weights
@@ -152,13 +153,6 @@ class EngineWorker:
                 self._last_turn = self._clock.monotonic()
             self._inbox.append(message)
             self._changed.notify()
-
-    def _special_texts(self) -> tuple[str, str]:
-        def text(token: int | None) -> str:
-            return "" if token is None else self.tokenizer.token_text(token)
-
-        ends = self._source.spec.eos_ids or self.tokenizer.eos_ids
-        return text(self.tokenizer.bos_id), text(ends[0] if ends else None)
 
     def _main(self) -> None:
         try:
