@@ -1,0 +1,1 @@
+"""Load client and mock server: they talk HTTP like any client."""
