@@ -17,6 +17,7 @@ from tokenmill.core.request import GenerateRequest, SamplingParams
 from tokenmill.engine.core import EngineCore
 from tokenmill.engine.limits import Limits
 from tokenmill.engine.models import build_program
+from tokenmill.hardware.allocator import keep_freed_memory
 from tokenmill.hardware.cpu import usable_cores
 from tokenmill.kernels.program import KvLayout
 from tokenmill.kernels.reference import ReferenceProgram
@@ -37,6 +38,7 @@ class RealModel:
 
     @classmethod
     def load(cls, path: Path, dtype: torch.dtype, num_blocks: int = 256) -> RealModel:
+        keep_freed_memory()
         torch.set_num_threads(usable_cores())
         source = open_model(path)
         tokenizer = load_tokenizer(source.tokenizer_files, source.spec.vocab_size)

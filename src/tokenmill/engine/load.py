@@ -10,6 +10,7 @@ import torch
 
 from tokenmill.core.flags import ModelFlags
 from tokenmill.engine.models import build_program
+from tokenmill.hardware.allocator import keep_freed_memory
 from tokenmill.hardware.cpu import multiplies_bfloat16, usable_cores
 from tokenmill.hardware.memory import available_bytes, rss_bytes
 from tokenmill.kernels.program import KvLayout, Program
@@ -75,6 +76,7 @@ def load_model(source: ModelSource, flags: ModelFlags, told: Callable[[str, int]
         InsufficientMemory: it does not fit what is free.
         ModelFileError: the weights cannot be used.
     """
+    keep_freed_memory()
     torch.set_num_threads(usable_cores())
     torch.set_grad_enabled(False)
     dtype = choose_dtype(flags.dtype)
