@@ -2,7 +2,7 @@
 BIN := .venv/bin
 MODEL ?= smollm2-135m-instruct
 
-.PHONY: help up model install test lint lock docs clean
+.PHONY: help up model install test load lint lock docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -18,6 +18,10 @@ install:  ## make .venv from requirements.lock
 
 test:  ## lint, types, layers and the test suite
 	@bash scripts/check.sh
+
+load:  ## the load test at full size: 64 streams, prompts to 1500 tokens, outputs to 200
+	@bash scripts/install.sh --test
+	TOKENMILL_TEST_LOAD=full $(BIN)/python -m pytest tests/e2e/test_load.py
 
 lint:  ## the same without the test suite
 	@bash scripts/check.sh --lint

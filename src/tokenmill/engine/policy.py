@@ -36,9 +36,13 @@ def expected_output(recent: Items[int]) -> int:
 
 
 def growth_blocks(seq: Sequence, expected: int, block_size: int) -> int:
-    """Blocks a sequence is still expected to take beyond those it holds."""
+    """Blocks to leave free for a sequence beyond those it holds: its tokens, and half its expected growth.
+
+    Half, because sequences end at different times: when one has reached its end and gives all back, the
+    others are halfway on average.
+    """
     goal = min(seq.max_total, max(seq.total, seq.prompt_len + expected))
-    return max(0, blocks_for(goal, block_size) - len(seq.blocks))
+    return max(0, blocks_for((seq.total + goal) // 2, block_size) - len(seq.blocks))
 
 
 def fits_now(need: int, available: int, expected_growth: int, *, alone: bool) -> bool:

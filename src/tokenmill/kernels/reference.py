@@ -2,8 +2,8 @@
 
 A row's result depends on its own tokens alone, bit for bit:
 - products have at least `MIN_ROWS` rows, where the libraries sum each row in the same order;
-- attention works in float32 over KV padded to whole tiles, and adds the tiles in order. Padding adds exact
-  zeros, so neither the batch nor the way a prompt was cut into chunks can be seen in a result.
+- attention sees KV padded to one of few lengths, over which the library adds in the same order. Padding adds
+  exact zeros, so neither the batch nor the way a prompt was cut into chunks can be seen in a result.
 """
 
 from __future__ import annotations
@@ -19,9 +19,13 @@ import torch.nn.functional as functional
 from tokenmill.kernels.memory import committed
 from tokenmill.kernels.program import Add, Attention, Embed, KvLayout, Linear, Logits, Mlp, Norm, Program
 from tokenmill.kernels.step import Step
-from tokenmill.planner.memory import ATTENTION_ROWS, ATTENTION_TILE, ATTENTION_TOKENS
+from tokenmill.planner.memory import ATTENTION_ROWS, ATTENTION_TOKENS
 
 MIN_ROWS = 8
+# Padded context lengths: PyTorch's attention works through KV in parts of 512, and adds up each of these
+# short ones in the order of the beginning of a whole part (256, for one, is halved first).
+SHORT_SPANS = (128, 192, 384)
+LONG_SPAN = 512
 
 
 class ReferenceProgram:
@@ -110,7 +114,7 @@ class QueryGroup:
         rows: [sequences, queries], rows of the step.
         positions: [sequences, queries], the last position each query sees.
         blocks: [sequences, blocks], KV blocks of the padded context.
-        span: padded context length, a multiple of the tile.
+        span: padded context length, in tokens.
     """
 
     rows: torch.Tensor
@@ -145,14 +149,12 @@ def _query_groups(step: Step, block_size: int) -> list[QueryGroup]:
         start = int(step.context_lens[sequence]) - (last - first)
         for offset in range(0, last - first, ATTENTION_ROWS):
             queries = min(ATTENTION_ROWS, last - first - offset)
-            tiles = -(-(start + offset + queries) // ATTENTION_TILE)
-            if queries == 1:
-                tiles = 1 << (tiles - 1).bit_length()
-            members[queries, tiles].append((sequence, first + offset, start + offset))
+            span = _span(start + offset + queries, block_size)
+            members[queries, span].append((sequence, first + offset, start + offset))
     return [
         piece
-        for (queries, tiles), found in members.items()
-        for piece in _grouped(step, found, queries, tiles * ATTENTION_TILE, block_size)
+        for (queries, span), found in members.items()
+        for piece in _grouped(step, found, queries, span, block_size)
     ]
 
 
@@ -180,22 +182,24 @@ def _grouped(
 
 
 def _gather(cache: torch.Tensor, group: QueryGroup) -> torch.Tensor:
-    """KV of a group out of its blocks: [sequences, kv_heads, span, head_dim], float32."""
+    """KV of a group out of its blocks: [sequences, kv_heads, span, head_dim]."""
     # A whole block as one row: selecting rows is many times faster than indexing.
     taken = cache.flatten(1).index_select(0, group.blocks.flatten())
-    taken = taken.view(len(group.blocks), group.span, *cache.shape[2:])
-    return taken.transpose(1, 2).to(torch.float32, memory_format=torch.contiguous_format)
+    return taken.view(len(group.blocks), group.span, *cache.shape[2:]).transpose(1, 2)
 
 
 def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """softmax(q k^T + mask) v over whole tiles. q [batch, heads, rows, dim]; k, v [.., span, dim]."""
+    """softmax(q k^T + mask) v. q [batch, heads, rows, dim]; k, v [batch, heads, span, dim]."""
     rows = q.shape[2]
-    q = functional.pad(q, (0, 0, 0, max(0, MIN_ROWS - rows)))
-    weights = torch.softmax((q @ k.transpose(2, 3)).add_(mask), dim=-1)
-    out = weights[..., :ATTENTION_TILE] @ v[:, :, :ATTENTION_TILE]
-    for at in range(ATTENTION_TILE, k.shape[2], ATTENTION_TILE):
-        out = out + weights[..., at : at + ATTENTION_TILE] @ v[:, :, at : at + ATTENTION_TILE]
-    return out[:, :, :rows]
+    q = functional.pad(q, (0, 0, 0, max(0, MIN_ROWS - rows))).to(k.dtype)
+    out = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask.to(k.dtype), scale=1.0)
+    return out[:, :, :rows].float()
+
+
+def _span(context: int, block_size: int) -> int:
+    """Padded length of a context, in tokens and whole blocks: see the module's note on padding."""
+    short = (span for span in SHORT_SPANS if context <= span and span % block_size == 0)
+    return next(short, -(-context // LONG_SPAN) * LONG_SPAN)
 
 
 def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

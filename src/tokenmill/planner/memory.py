@@ -15,9 +15,8 @@ from tokenmill.models.spec import LayerSpec, ModelSpec
 
 # A default pool serves the running sequences at this length, or one at the model's longest.
 TYPICAL_SEQUENCE_TOKENS = 2048
-# Query rows attention handles at once, and KV positions in a tile.
+# Query rows attention handles at once.
 ATTENTION_ROWS = 128
-ATTENTION_TILE = 128
 # KV positions gathered at once for sequences that decode together.
 ATTENTION_TOKENS = 8192
 # Resident after importing the engine's libraries, before any weight: measured, see docs/memory.md.
