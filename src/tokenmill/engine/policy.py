@@ -7,6 +7,9 @@ from collections.abc import Sequence as Items
 
 from tokenmill.engine.sequence import Sequence
 
+# Part of its expected growth that is left free for a sequence. Sequences end at different times, and taking a
+# tail back costs a block or two of recompute: benchmarks/admission.py, docs/decisions/scheduling.md.
+GROWTH_SHARE = 0.25
 # Before any request has finished, outputs are expected to be this long, in tokens.
 UNKNOWN_OUTPUT = 64
 
@@ -36,13 +39,10 @@ def expected_output(recent: Items[int]) -> int:
 
 
 def growth_blocks(seq: Sequence, expected: int, block_size: int) -> int:
-    """Blocks to leave free for a sequence beyond those it holds: its tokens, and half its expected growth.
-
-    Half, because sequences end at different times: when one has reached its end and gives all back, the
-    others are halfway on average.
-    """
+    """Blocks to leave free for a sequence beyond those it holds: its tokens, and part of its growth."""
     goal = min(seq.max_total, max(seq.total, seq.prompt_len + expected))
-    return max(0, blocks_for((seq.total + goal) // 2, block_size) - len(seq.blocks))
+    reserved = seq.total + int(GROWTH_SHARE * (goal - seq.total))
+    return max(0, blocks_for(reserved, block_size) - len(seq.blocks))
 
 
 def fits_now(need: int, available: int, expected_growth: int, *, alone: bool) -> bool:
