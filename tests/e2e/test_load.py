@@ -19,6 +19,8 @@ from support.served import Served, serving
 
 FULL = os.environ.get("TOKENMILL_TEST_LOAD") == "full"
 STREAMS, LONGEST_OUTPUT = (64, 200) if FULL else (24, 80)
+# A pool that the mix overflows while it runs.
+SMALL_POOL = 64 if FULL else 20
 VOCAB = 49152
 
 
@@ -51,6 +53,15 @@ def mix(seed: int, count: int = STREAMS) -> list[Asked]:
         )
         for _ in range(count)
     ]
+
+
+def growing() -> list[Asked]:
+    """What overflows a small pool: at full size the mix does, else short prompts with longer outputs."""
+    if FULL:
+        return mix(1)
+    chance = random.Random(3)
+    prompts = [[chance.randrange(17, VOCAB) for _ in range(chance.randint(10, 200))] for _ in range(12)]
+    return [Asked(prompt, 100) for prompt in prompts]
 
 
 async def ask(client: openai.AsyncOpenAI, model: str, asked: Asked) -> Answered | openai.BadRequestError:
@@ -104,13 +115,19 @@ def idle(server: Served) -> bool:
     )
 
 
+@dataclass(frozen=True)
+class Calm:
+    """Answers of a server with room: what every other server has to repeat."""
+
+    mix: list[Answered]
+    growing: list[Answered]
+
+
 @pytest.fixture(scope="module")
-def calm(small_model_path: Path) -> list[Answered]:
-    """The mix on a server with room, twice; what every other server has to repeat."""
-    asked = mix(1)
+def calm(small_model_path: Path) -> Calm:
     with serving(small_model_path) as server:
-        first = answers(server, asked)
-        check(asked, first)
+        first = answers(server, mix(1))
+        check(mix(1), first)
         assert idle(server)
         after_one = server.rss_bytes()
         check(mix(2), answers(server, mix(2)))
@@ -122,29 +139,26 @@ def calm(small_model_path: Path) -> list[Answered]:
         assert used / allocated >= 0.9
         planned = server.metric("tokenmill_memory_bytes", kind="planned")
         assert server.rss_bytes() <= planned + (300 << 20)
-    return first
+        return Calm(first, answers(server, growing()))
 
 
 @pytest.mark.timeout(1800)
-def test_a_small_pool_gives_the_same_answers_by_preempting(
-    calm: list[Answered], small_model_path: Path
-) -> None:
-    asked = mix(1)
-    with serving(small_model_path, "--num-kv-blocks", "64") as server:
-        found = answers(server, asked)
+def test_a_small_pool_gives_the_same_answers_by_preempting(calm: Calm, small_model_path: Path) -> None:
+    with serving(small_model_path, "--num-kv-blocks", str(SMALL_POOL)) as server:
+        found = answers(server, growing())
         assert server.metric("tokenmill_engine_preemptions_total") > 0
         assert idle(server)
-    check(asked, found)
-    assert [one.text for one in found] == [one.text for one in calm]
+    check(growing(), found)
+    assert [one.text for one in found] == [one.text for one in calm.growing]
 
 
 @pytest.mark.timeout(1800)
-def test_a_tiny_pool_refuses_exactly_what_can_never_fit(calm: list[Answered], small_model_path: Path) -> None:
+def test_a_tiny_pool_refuses_exactly_what_can_never_fit(calm: Calm, small_model_path: Path) -> None:
     asked = mix(1)
     with serving(small_model_path, "--num-kv-blocks", "40") as server:
         found = asyncio.run(ask_all(server, asked))
         assert idle(server)
-    for want, got, before in zip(asked, found, calm, strict=True):
+    for want, got, before in zip(asked, found, calm.mix, strict=True):
         if want.slots > 40 * 32:
             assert isinstance(got, openai.BadRequestError)
             assert got.code == "context_length_exceeded"
