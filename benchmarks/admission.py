@@ -15,7 +15,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from support.fake_engine import Harness
-
 from tokenmill.core.events import StepCompleted
 from tokenmill.engine import policy
 

@@ -19,7 +19,7 @@ TYPICAL_SEQUENCE_TOKENS = 2048
 ATTENTION_ROWS = 128
 # KV positions gathered at once for sequences that decode together.
 ATTENTION_TOKENS = 8192
-# Resident after importing the engine's libraries, before any weight: measured, see docs/memory.md.
+# Resident after importing the engine's libraries, before any weight; the report after loading shows it.
 IMPORT_BYTES = 220 << 20
 _FLOAT = 4
 _MIB = 1 << 20
