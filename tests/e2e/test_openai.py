@@ -101,7 +101,7 @@ def bad_inputs() -> Iterator[Any]:
         yield pytest.param("/v1/chat/completions", raw, code, id=f"raw {name}")
 
 
-@pytest.mark.parametrize(("path", "body", "code"), bad_inputs())
+@pytest.mark.parametrize(("path", "body", "code"), list(bad_inputs()))
 def test_bad_input_is_refused_and_leaves_no_trace(
     server: Served, client: openai.OpenAI, whole: str, path: str, body: bytes, code: str
 ) -> None:
