@@ -142,8 +142,42 @@ def test_a_fault_of_the_engine_itself_reaches_everyone(
     worker.submit(request("r"), sink)
     assert sink.done.wait(60)
     assert isinstance(sink.outputs[-1].error, EngineStopped)
+    told = threading.Event()
+    worker.when_ended(told.set)
+    assert told.wait(60)
     worker.stop()
     assert not worker.alive
+
+
+def test_a_fault_while_taking_a_request_is_that_request_s_alone(
+    worker: EngineWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = EngineCore.add
+
+    def broken(self: EngineCore, request: GenerateRequest) -> None:
+        if request.request_id == "bad":
+            raise RuntimeError("a bug")
+        add(self, request)
+
+    monkeypatch.setattr(EngineCore, "add", broken)
+    bad, good = Collector(), Collector()
+    worker.submit(request("bad"), bad)
+    worker.submit(request("good"), good)
+    assert bad.done.wait(60) and good.done.wait(60)
+    assert [o.error.code for o in bad.outputs if o.error] == ["generation_failed"]
+    assert not [o for o in good.outputs if o.error]
+
+
+def test_a_hanging_engine_does_not_keep_stop_waiting(
+    worker: EngineWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+    monkeypatch.setattr("tokenmill.engine.worker.STOP_S", 0.05)
+    monkeypatch.setattr(EngineCore, "step", lambda self, **_: [] if go_on.wait(60) else [])
+    worker.submit(request("r"), Collector())
+    worker.stop()
+    assert not worker.alive
+    go_on.set()
 
 
 def test_a_model_that_does_not_fit_says_so(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any, cast
 
@@ -32,6 +33,7 @@ class ScriptedWorker:
         self.aborted: list[str] = []
         self.stalled = 0.0
         self.stopped = False
+        self.watchers: list[Callable[[], None]] = []
 
     def submit(self, request: GenerateRequest, sink: Sink) -> None:
         self.sinks[request.request_id] = sink
@@ -44,6 +46,9 @@ class ScriptedWorker:
 
     def stalled_s(self) -> float:
         return self.stalled
+
+    def when_ended(self, tell: Callable[[], None]) -> None:
+        self.watchers.append(tell)
 
     def say(self, *outputs: Output) -> None:
         for output in outputs:
@@ -148,6 +153,15 @@ async def test_draining_cuts_what_does_not_end_in_time(replica: LocalReplica, wo
     with pytest.raises(EngineStopped):
         await task
     assert worker.aborted == ["r"]
+
+
+async def test_the_end_of_the_engine_is_told(replica: LocalReplica, worker: ScriptedWorker) -> None:
+    waiting = asyncio.create_task(replica.wait_ended())
+    while not worker.watchers:
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    await asyncio.to_thread(worker.watchers[0])
+    await waiting
 
 
 async def test_closing_stops_the_engine(replica: LocalReplica, worker: ScriptedWorker) -> None:

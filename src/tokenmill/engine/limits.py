@@ -42,7 +42,6 @@ class Limits:
             what = "model's maximum context length" if self.longest == self.max_model_len else "KV cache"
             raise ContextLengthExceeded(
                 f"this {what} is {self.longest} tokens; the prompt has {prompt} and {least} were asked for: "
-                "shorten the prompt or lower max_tokens",
-                param="max_tokens" if prompt < self.longest else "messages",
+                "shorten the prompt or lower max_tokens"
             )
         return self.longest if asked is None else prompt + asked

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from tokenmill.core.bus import Bus
 from tokenmill.core.clock import Clock, SystemClock
-from tokenmill.core.errors import EngineStopped, TokenmillError
+from tokenmill.core.errors import EngineStopped, GenerationFailed, TokenmillError
 from tokenmill.core.events import EngineReady, LoadProgress, RequestRejected
 from tokenmill.core.flags import ModelFlags
 from tokenmill.core.request import GenerateRequest
@@ -22,6 +22,8 @@ from tokenmill.models.source import ModelSource
 from tokenmill.models.tokenizer import Tokenizer, load_tokenizer
 
 log = logging.getLogger(__name__)
+
+STOP_S = 10.0
 
 
 class Sink(Protocol):
@@ -69,6 +71,8 @@ class EngineWorker:
         self._inbox: list[Message] = []
         self._sinks: dict[str, Sink] = {}
         self._stopping = False
+        self._ended = False
+        self._watchers: list[Callable[[], None]] = []
         self._last_turn = self._clock.monotonic()
         self._core: EngineCore | None = None
         self._error: BaseException | None = None
@@ -116,12 +120,25 @@ class EngineWorker:
             return  # it ended with the engine
 
     def stop(self) -> None:
-        """Ends the thread; live requests get `EngineStopped`."""
+        """Ends the thread; live requests get `EngineStopped`.
+
+        A thread that hangs in a step is left behind after `STOP_S`: it must not keep the process alive.
+        """
         with self._changed:
             self._stopping = True
             self._changed.notify()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(STOP_S)
+            if self._thread.is_alive():
+                log.error("the engine hangs; it is left behind")
+
+    def when_ended(self, tell: Callable[[], None]) -> None:
+        """Calls `tell` once the engine can never serve again: on its thread, or at once if it has ended."""
+        with self._changed:
+            if not self._ended:
+                self._watchers.append(tell)
+                return
+        tell()
 
     @property
     def alive(self) -> bool:
@@ -166,10 +183,12 @@ class EngineWorker:
             self._error = self._error or fault
         finally:
             with self._changed:
-                self._stopping = True
+                self._stopping = self._ended = True
                 left, self._inbox = self._inbox, []
             self._ready.set()
             self._end_all(left)
+            for tell in self._watchers:
+                tell()
 
     def _load(self) -> EngineCore:
         began = self._clock.monotonic()
@@ -261,7 +280,8 @@ class EngineWorker:
             try:
                 core.add(request)
                 self._sinks[request.request_id] = sink
-            except TokenmillError as refusal:
+            except Exception as fault:
+                refusal = fault if isinstance(fault, TokenmillError) else _unforeseen(request, fault)
                 self._bus.publish(
                     RequestRejected(
                         at=self._clock.monotonic(),
@@ -299,3 +319,8 @@ class EngineWorker:
         for key, ids in left.items():
             gone = EngineStopped("the engine has stopped")
             sinks[key].deliver([Output(request_id, error=gone, done=True) for request_id in ids])
+
+
+def _unforeseen(request: GenerateRequest, fault: Exception) -> GenerationFailed:
+    log.error("request %s could not be taken", request.request_id, exc_info=fault)
+    return GenerationFailed("the engine could not take this request")

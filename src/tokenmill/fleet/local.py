@@ -72,6 +72,16 @@ class LocalReplica:
             kv_blocks_active=self._worker.kv_blocks_active,
         )
 
+    async def wait_ended(self) -> None:
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+
+        def tell() -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(ended.set)
+
+        self._worker.when_ended(tell)
+        await ended.wait()
+
     async def drain(self, timeout: float) -> None:
         self._draining = True
         try:

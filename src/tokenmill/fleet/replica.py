@@ -43,6 +43,10 @@ class Replica(Protocol):
 
     def stats(self) -> ReplicaStats: ...
 
+    async def wait_ended(self) -> None:
+        """Returns when the replica can never serve again, for whatever reason."""
+        ...
+
     async def drain(self, timeout: float) -> None:
         """Takes no new work; returns when the running work is done, or cuts it after `timeout` seconds."""
         ...
