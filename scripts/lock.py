@@ -1,7 +1,8 @@
 """Writes requirements.lock and requirements-test.lock from the versions installed in this environment.
 
 A lock holds pyproject's dependencies and everything they pull in. torch stays a range of patch
-releases: its builds for one version carry local names (+cpu, +cu...) and dependencies of their own.
+releases: its builds for one version carry local names (+cpu, +cu...) and dependencies of their own,
+which pip takes from the build it installs.
 """
 
 from __future__ import annotations
@@ -19,6 +20,11 @@ ROOT = Path(__file__).resolve().parent.parent
 HEADER = "# Written by `make lock`; the ranges it is chosen from are in pyproject.toml.\n"
 
 
+def of_one_build(name: str) -> bool:
+    """Whether only some builds of torch ask for this package (canonical name)."""
+    return name.startswith(("nvidia-", "cuda-", "pytorch-triton", "triton"))
+
+
 def closure(wanted: Iterable[str]) -> set[str]:
     """Canonical names of these requirements and of all they need here, extras included."""
     found: set[str] = set()
@@ -29,6 +35,8 @@ def closure(wanted: Iterable[str]) -> set[str]:
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
             continue
         name = canonicalize_name(requirement.name)
+        if of_one_build(name):
+            continue
         found.add(name)
         for wanted_extra in ("", *requirement.extras):
             if (name, wanted_extra) not in seen:
