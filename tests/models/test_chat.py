@@ -218,6 +218,8 @@ def _repeated(change: str, start: str = "'x' * 999", times: int = 99) -> str:
     return f"{begin}{{% for i in range({times}) %}}{{% set n.x = {change} %}}{{% endfor %}}"
 
 
+LARGE = "0x" + "f" * 300
+
 # What each must say is what the sandbox of Jinja or the limits here say about it.
 HOSTILE = {
     "class": ("{{ ''.__class__.__mro__ }}", "unsafe"),
@@ -268,6 +270,19 @@ HOSTILE = {
     "repeat a list": ("{{ [1] * 10**10 }}", "too much text"),
     "a large number": ("{{ 9 ** (9 ** 9) }}", "1024 bits"),
     "a larger number": ("{% set x = 2 ** 1000 %}{{ x * x }}", "1024 bits"),
+    **{
+        f"a large operand of {operator}": (f"{{{{ {LARGE} {operator} 7 }}}}", "1024 bits")
+        for operator in ("+", "-", "*", "/", "//", "%", "**")
+    },
+    "a large divisor": (f"{{{{ 7 // {LARGE} }}}}", "1024 bits"),
+    "a large number from text": ("{{ ('f' * 9999)|int(0, 16) }}", "1024 bits"),
+    "a large number by map": ("{{ ['f' * 9999]|map('int', 0, 16)|list }}", "1024 bits"),
+    "places to round to": ("{{ 1.5|round(999999999, 'ceil') }}", "other than 30 places"),
+    "places before the point": ("{{ 1|round(-999999999) }}", "other than 30 places"),
+    "rounding text": ("{{ 'x'|round(9, 'floor') }}", "not a number"),
+    "rounding a large number": (f"{{{{ {LARGE}|round(9, 'ceil') }}}}", "1024 bits"),
+    "text made by map": ("{{ (['x' * 99999] * 3000)|map('upper')|list|length }}", "too much text"),
+    "lists made by map": ("{{ ([[1] * 99999] * 300)|map('list')|list|length }}", "too much text"),
     "width of a format": ("{{ '{:>99999999}'.format(1) }}", "width above 999"),
     "width given to a format": ("{{ '{:>{}}'.format(1, 99999999) }}", "width above 999"),
     "percent": ("{{ '%99999999d' % 1 }}", "not supported"),

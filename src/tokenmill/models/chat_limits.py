@@ -13,13 +13,16 @@ from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from string import Formatter
+from typing import Literal
 
 from jinja2 import TemplateRuntimeError, Undefined
+from jinja2.filters import do_int, do_round
 
 MAX_OUTPUT_CHARS = 16 << 20
 MAX_MADE_CHARS = 128 << 20
 MAX_CPU_SECONDS = 2.0
 MAX_INT_BITS = 1024
+MAX_PRECISION = 30
 MAX_NESTING = 64
 MAX_INDENT = 64
 
@@ -168,6 +171,25 @@ def indent(value: object, width: object = 4, first: bool = False, blank: bool = 
     return "\n".join([margin + lines[0] if first else lines[0], *moved])
 
 
+def to_int(value: object, default: object = 0, base: int = 10) -> object:
+    """Jinja's `int`."""
+    if isinstance(value, str) and len(value) > MAX_INT_BITS:
+        raise TemplateLimit(f"it computes a number of more than {MAX_INT_BITS} bits")
+    return do_int(value, default, base)  # type: ignore[arg-type]
+
+
+def rounded(
+    value: object, precision: object = 0, method: Literal["common", "ceil", "floor"] = "common"
+) -> object:
+    """Jinja's `round`, which computes 10**precision and multiplies the value by it."""
+    if not isinstance(value, (int, float)):
+        raise TemplateLimit("it rounds something that is not a number")
+    if not (isinstance(precision, int) and abs(precision) <= MAX_PRECISION):
+        raise TemplateLimit(f"it rounds to something other than {MAX_PRECISION} places at most")
+    binary("*", value, 10 ** abs(precision))
+    return do_round(value, precision, method)
+
+
 def to_json(
     value: object,
     ensure_ascii: bool = False,
@@ -214,15 +236,17 @@ def _digit_runs(spec: str) -> list[str]:
 
 
 def binary(operator: str, left: object, right: object) -> None:
-    """Refuses or charges an operator whose result could be larger than its operands, before it runs."""
+    """Refuses or charges an operator that could take long or make something large, before it runs."""
     budget = BUDGET.get()
     if operator == "%" and isinstance(left, str):
         raise TemplateLimit("it formats with %, which is not supported")
     if isinstance(left, int) and isinstance(right, int):
-        bits = left.bit_length() + right.bit_length()
-        if operator == "**":
-            bits = left.bit_length() * max(right, 0)
-        if operator in ("*", "**") and bits > MAX_INT_BITS:
+        bits = max(left.bit_length(), right.bit_length())
+        if operator == "*":
+            bits = left.bit_length() + right.bit_length()
+        elif operator == "**":
+            bits = max(bits, left.bit_length() * max(right, 0))
+        if bits > MAX_INT_BITS:
             raise TemplateLimit(f"it computes a number of more than {MAX_INT_BITS} bits")
         budget.step()
     elif operator == "*":
