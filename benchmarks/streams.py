@@ -20,7 +20,8 @@ from dataclasses import dataclass
 import msgspec
 
 from tokenmill.bench.arrivals import Closed
-from tokenmill.bench.client import first_model, run_load
+from tokenmill.bench.asking import first_model
+from tokenmill.bench.client import run_load
 from tokenmill.bench.distribution import parse
 from tokenmill.bench.plan import LoadPlan
 from tokenmill.bench.process import ServerProcess, tokenmill_command

@@ -12,7 +12,7 @@ import pytest
 from support.waiting import until
 from tokenmill.bench import client
 from tokenmill.bench.arrivals import Closed, Open
-from tokenmill.bench.client import LoadResult, first_model, run_load
+from tokenmill.bench.client import LoadResult, run_load
 from tokenmill.bench.client_options import read_options
 from tokenmill.bench.distribution import parse
 from tokenmill.bench.mock import MockServer
@@ -22,7 +22,6 @@ from tokenmill.bench.mock_text import count_tokens, expected_text
 from tokenmill.bench.plan import LoadPlan
 from tokenmill.bench.record import Record
 from tokenmill.bench.workload import Workload
-from tokenmill.core.errors import ConfigError
 
 MIX = Workload(parse("uniform:1:60"), parse("uniform:1:30"), seed=1)
 
@@ -259,13 +258,6 @@ async def test_extra_fields_are_added_and_taken_out() -> None:
     body = LoadPlan("http://x", extra={"ignore_eos": None, "top_k": 5}).body(MIX.item(0))
     assert "ignore_eos" not in body
     assert body["top_k"] == 5
-
-
-async def test_the_first_listed_model_is_found() -> None:
-    async with MockServer(MockScript(models=("m1", "m2"))) as server:
-        assert await first_model(server.url, {}) == "m1"
-    with pytest.raises(ConfigError, match="--model"):
-        await first_model(server.url, {})
 
 
 @pytest.mark.parametrize(

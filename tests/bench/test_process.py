@@ -2,9 +2,9 @@ import sys
 
 import pytest
 
-from tokenmill.bench.client import first_model
+from tokenmill.bench.asking import ServerFailed, first_model
 from tokenmill.bench.process import ServerProcess, mock_command
-from tokenmill.core.errors import ConfigError, TokenmillError
+from tokenmill.core.errors import TokenmillError
 
 
 async def test_a_server_is_usable_inside_and_gone_after() -> None:
@@ -12,7 +12,7 @@ async def test_a_server_is_usable_inside_and_gone_after() -> None:
         assert server.model == "m"
         assert await first_model(server.url, {}) == "m"
     assert server.exit_code == 0
-    with pytest.raises(ConfigError):
+    with pytest.raises(ServerFailed):
         await first_model(server.url, {})
 
 

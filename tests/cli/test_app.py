@@ -13,7 +13,7 @@ import pytest
 
 from tokenmill import __version__
 from tokenmill.cli import app, version
-from tokenmill.core.errors import DownloadError, TokenmillError
+from tokenmill.core.errors import DownloadError, TokenmillError, UnknownModel
 
 
 @pytest.fixture(autouse=True)
@@ -87,6 +87,16 @@ def test_asking_wrongly_is_exit_code_2_and_one_line(
     assert shown.err == f"error: {message}\n"
 
 
+@pytest.mark.parametrize(
+    "arguments", [["pull", "nope"], ["serve", "nope", "--port", "0"], ["run", "hi", "--model", "nope"]]
+)
+def test_a_model_nobody_knows_was_asked_for_wrongly(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert app.run(arguments) == 2
+    assert capsys.readouterr().err.startswith("error: there is no model 'nope'; the nearest name is ")
+
+
 def test_with_json_an_error_is_one_object_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
     assert app.run(["up", "--json", "--block-size", "17"]) == 2
     assert app.run(["up", "--json", "--blok-size", "16"]) == 2
@@ -106,6 +116,7 @@ def test_with_json_an_error_is_one_object_on_standard_output(capsys: pytest.Capt
     ("error", "code", "line"),
     [
         (TokenmillError("it broke"), 1, "it broke"),
+        (UnknownModel("no such model"), 2, "no such model"),
         (DownloadError("nothing came [red]of it"), 1, "nothing came [red]of it"),
         (ValueError("oops"), 1, "ValueError: oops (this is a bug)"),
         (KeyboardInterrupt(), 130, "stopped before it was done"),

@@ -148,8 +148,18 @@ def test_a_server_that_refuses_is_an_error_that_repeats_its_words(
 ) -> None:
     server.set_script(MockScript(error_status=429))
     say(monkeypatch, "hello")
-    assert app.run(["chat", "--url", server.url]) == 0
+    assert app.run(["chat", "--url", server.url]) == 1
     assert "error: the server answered 429: the mock was told to refuse" in capsys.readouterr().err
+
+
+def test_a_script_learns_of_a_failed_answer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for at_a_terminal, code in ((False, 1), (True, 0)):
+        say(monkeypatch, "hello")
+        monkeypatch.setattr("sys.stdin.isatty", lambda found=at_a_terminal: found, raising=False)
+        assert app.run(["chat", "--url", "http://127.0.0.1:9", "--model", "m"]) == code
+        assert "error: http://127.0.0.1:9 does not answer: " in capsys.readouterr().err
 
 
 def test_no_server_is_a_failure_that_names_the_address(capsys: pytest.CaptureFixture[str]) -> None:

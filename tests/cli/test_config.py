@@ -114,6 +114,18 @@ def test_an_unknown_yaml_key_names_the_nearest(tmp_path: Path, yaml: str, messag
     assert refusal(tmp_path, yaml=yaml) == message
 
 
+@pytest.mark.parametrize(
+    ("yaml", "message"),
+    [
+        ("log_level: 2020-99-99", "mill.yaml: it holds a value that cannot be read"),
+        ("port: " + "9" * 5000, "mill.yaml: it holds a value that cannot be read"),
+        ("port: " + "[" * 5000, "mill.yaml: it nests values too deep"),
+    ],
+)
+def test_yaml_its_reader_breaks_on_is_refused(tmp_path: Path, yaml: str, message: str) -> None:
+    assert refusal(tmp_path, yaml=yaml) == message
+
+
 def test_a_yaml_key_need_not_be_text(tmp_path: Path) -> None:
     assert refusal(tmp_path, yaml="17: x").startswith("mill.yaml: unknown key 17; did you mean ")
 

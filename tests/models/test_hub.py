@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from support.file_server import FileServer, file_server
-from tokenmill.core.errors import DownloadError
+from tokenmill.core.errors import DownloadError, UnknownModel
 from tokenmill.models import hub
 from tokenmill.models.hub import HubFile, HubModel
 from tokenmill.models.pull import InstalledModel, installed, resolve
@@ -202,7 +202,7 @@ def test_a_second_copy_of_the_weights_in_another_layout_is_left() -> None:
     [("org/other", "no model org/other, or it is private"), ("org/tiny@none", "org/tiny")],
 )
 def test_what_the_hub_does_not_have_is_told(tiny: Hub, tmp_path: Path, model: str, message: str) -> None:
-    with pytest.raises(DownloadError, match=message):
+    with pytest.raises(UnknownModel, match=message):
         get(model, tmp_path)
 
 

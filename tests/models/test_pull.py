@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from support.file_server import FileServer, file_server
-from tokenmill.core.errors import DownloadError
+from tokenmill.core.errors import DownloadError, UnknownModel
 from tokenmill.models import pull, wheel
 from tokenmill.models.catalogue import CATALOGUE, DEFAULT_MODEL, CatalogueEntry
 from tokenmill.models.download import AccessRefused
@@ -291,7 +291,7 @@ class TestNames:
         ["smollm2", "./none.gguf", "/none/at/all", "~/none", "a:b", "org/name:x.bin", "http://127.0.0.1/x"],
     )
     def test_an_unknown_name_is_answered_with_the_nearest_and_the_forms(self, home: Path, name: str) -> None:
-        with pytest.raises(DownloadError) as refusal:
+        with pytest.raises(UnknownModel) as refusal:
             resolve(name, home=home, progress=lambda _: None)
         sentence = str(refusal.value)
         assert repr(name) in sentence

@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import aiohttp
 import msgspec
 
 from tokenmill.bench.arrivals import Closed
+from tokenmill.bench.asking import ServerFailed, first_model
 from tokenmill.bench.client_options import Options, read_options
 from tokenmill.bench.distribution import seeded
 from tokenmill.bench.drive import closed_loop, open_loop
@@ -84,19 +84,6 @@ async def run_load(
     return LoadResult(plan, sorted(records, key=lambda record: record.index), unsent)
 
 
-async def first_model(url: str, headers: Mapping[str, str]) -> str:
-    """The first model a server lists. Raises ConfigError."""
-    try:
-        async with (
-            open_session() as session,
-            session.get(url.rstrip("/") + "/v1/models", headers=headers) as answer,
-        ):
-            listed = msgspec.json.decode(await answer.read())
-            return str(listed["data"][0]["id"])
-    except (aiohttp.ClientError, OSError, msgspec.MsgspecError, LookupError, TypeError) as error:
-        raise ConfigError(f"{url} lists no model ({error}); name one with --model") from None
-
-
 async def _run(options: Options) -> LoadResult:
     plan = options.plan
     if not plan.model:
@@ -127,9 +114,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = read_options(arguments)
         result = run_loop(_run(options))
         summary = result.summarize(slo=options.slo, warmup_s=options.warmup_s)
-    except ConfigError as error:
+    except (ConfigError, ServerFailed) as error:
         sys.stderr.write(f"error: {error.message}\n")
-        return 2
+        return 2 if isinstance(error, ConfigError) else 1
     if sys.stderr.isatty():
         sys.stderr.write("\n")
     if options.json:

@@ -7,7 +7,7 @@ from collections import defaultdict
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from tokenmill.bench.sender import open_session
+from tokenmill.bench.asking import get
 
 
 class EngineWork(msgspec.Struct, frozen=True):
@@ -43,7 +43,5 @@ def engine_work(page: str) -> EngineWork:
 
 
 async def read_engine_work(url: str) -> EngineWork:
-    """Fetches the page and reads it."""
-    async with open_session() as session, session.get(url.rstrip("/") + "/metrics") as answer:
-        answer.raise_for_status()
-        return engine_work(await answer.text())
+    """Fetches the page and reads it. Raises ServerFailed."""
+    return engine_work((await get(url, "/metrics", {})).decode())

@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from tokenmill import __version__
-from tokenmill.core.errors import ConfigError, InvalidRequest, TokenmillError
+from tokenmill.core.errors import ConfigError, InvalidRequest, TokenmillError, UnknownModel
 
 # The help page shows these lines; a command's module is imported when the command is used.
 COMMANDS: Mapping[str, str] = {
@@ -96,7 +96,7 @@ def run(arguments: Sequence[str]) -> int:
         return 2
     except TokenmillError as error:
         _show_error(error.code, error.message, as_json)
-        return 2 if isinstance(error, (ConfigError, InvalidRequest)) else 1
+        return 2 if isinstance(error, (ConfigError, InvalidRequest, UnknownModel)) else 1
     except typer.Abort:
         code = INTERRUPTED
     except SystemExit as stop:

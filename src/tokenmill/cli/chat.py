@@ -44,22 +44,31 @@ def command(
     found = settings(flags, config, model, default=True)
     with asyncio.Runner() as runner:
         if url is not None:
-            from tokenmill.cli.remote import RemoteModel, first_model
+            from tokenmill.bench.asking import first_model
+            from tokenmill.cli.remote import RemoteModel, base, headers
 
-            name = model or runner.run(first_model(url, found.server.api_key))
-            converse(RemoteModel(url, name, found.server.api_key), params, runner)
-            return
+            key = found.server.api_key
+            name = model or runner.run(first_model(base(url), headers(key)))
+            failed = not converse(RemoteModel(url, name, key), params, runner)
+            raise typer.Exit(exit_code(failed))
         worker = load(found.model, found.engine, reporter(as_json=False))
         try:
-            converse(LocalModel(worker), params, runner)
+            failed = not converse(LocalModel(worker), params, runner)
         finally:
             worker.stop()
+        raise typer.Exit(exit_code(failed))
 
 
-def converse(model: Conversation, params: SamplingParams, runner: asyncio.Runner) -> None:
-    """Asks, answers and remembers until the user leaves."""
+def exit_code(failed: bool) -> int:
+    """A script must learn of a failed answer; whoever sits at the terminal has read of it."""
+    return 1 if failed and not sys.stdin.isatty() else 0
+
+
+def converse(model: Conversation, params: SamplingParams, runner: asyncio.Runner) -> bool:
+    """Asks, answers and remembers until the user leaves. Whether no answer failed."""
     typer.echo(f"{model.name}. {HINT}", err=True)
     history: list[Message] = []
+    well = True
     while True:
         try:
             text = ask()
@@ -67,11 +76,11 @@ def converse(model: Conversation, params: SamplingParams, runner: asyncio.Runner
             typer.echo(f"\n{HINT}", err=True)
             continue
         if text is None or text == "/exit":
-            return
+            return well
         if text == "/clear":
             history.clear()
         elif text:
-            answer(model, history, text, params, runner)
+            well = answer(model, history, text, params, runner) and well
 
 
 def ask() -> str | None:
@@ -85,19 +94,22 @@ def ask() -> str | None:
 
 def answer(
     model: Conversation, history: list[Message], text: str, params: SamplingParams, runner: asyncio.Runner
-) -> None:
-    """One turn. An answer that is stopped or fails leaves in `history` what was shown of it."""
+) -> bool:
+    """One turn, False when it failed. `history` keeps what was shown of an answer, whole or not."""
     asked: Message = {"role": "user", "content": text}
     said: list[str] = []
+    well = True
     try:
         runner.run(_show(model, [*history, asked], params, said))
     except KeyboardInterrupt:
         typer.echo(" [stopped]", nl=False)
     except TokenmillError as error:
         typer.echo(f"error: {error.message} (/clear starts over)", err=True)
+        well = False
     typer.echo("")
     if said:
         history += [asked, {"role": "assistant", "content": "".join(said)}]
+    return well
 
 
 async def _show(

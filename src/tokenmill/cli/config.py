@@ -148,6 +148,10 @@ def _read(path: Path) -> object:
         raise ConfigError(f"{path} is not UTF-8 text") from None
     try:
         return yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
+    except RecursionError:
+        raise ConfigError(f"{path}: it nests values too deep") from None
+    except ValueError:  # a date that does not exist, a number too long
+        raise ConfigError(f"{path}: it holds a value that cannot be read") from None
     except yaml.YAMLError as error:
         # The error's own text quotes the file, which may hold a key.
         mark = getattr(error, "problem_mark", None)

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 import aiohttp
+import msgspec
 
+from tokenmill.bench.asking import ServerFailed, check, reason
 from tokenmill.bench.sse import SseDecoder
 from tokenmill.cli.conversation import Message
-from tokenmill.core.errors import ConfigError, TokenmillError
+from tokenmill.core.errors import ConfigError
 from tokenmill.core.request import SamplingParams
-
-
-class ServerFailed(TokenmillError):
-    """The server could not be reached, or answered with an error."""
-
-    code = "server_failed"
 
 
 class RemoteModel:
@@ -44,12 +39,12 @@ class RemoteModel:
                 aiohttp.ClientSession(headers=self._headers, timeout=timeout) as session,
                 session.post(f"{self._url}/v1/chat/completions", json=body) as response,
             ):
-                await _check(response)
+                await check(response)
                 decoder = SseDecoder()
                 async for received in response.content.iter_any():
                     for event in decoder.feed(received):
                         if event != b"[DONE]":
-                            yield _text(json.loads(event))
+                            yield _text(event)
         except aiohttp.ClientError as error:
             raise ServerFailed(f"{self._url} does not answer: {error}") from None
 
@@ -69,41 +64,24 @@ def headers(api_key: str | None) -> dict[str, str]:
     return {} if api_key is None else {"authorization": f"Bearer {api_key}"}
 
 
-async def first_model(url: str, api_key: str | None) -> str:
-    """The name of the first model the server lists.
+class _Delta(msgspec.Struct):
+    content: str | None = None
 
-    Raises:
-        ServerFailed: no answer, an error, or no model.
-    """
-    address = base(url)
+
+class _Choice(msgspec.Struct):
+    delta: _Delta = msgspec.field(default_factory=_Delta)
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Choice] = []
+    error: Any = None
+
+
+def _text(event: bytes) -> str:
     try:
-        async with (
-            aiohttp.ClientSession(headers=headers(api_key)) as session,
-            session.get(f"{address}/v1/models", timeout=aiohttp.ClientTimeout(total=10)) as response,
-        ):
-            await _check(response)
-            listed = (await response.json())["data"]
-    except (aiohttp.ClientError, TimeoutError) as error:
-        raise ServerFailed(f"{address} does not answer: {error or 'timed out'}") from None
-    except (ValueError, KeyError, TypeError):
-        raise ServerFailed(f"{address} is not an OpenAI-compatible server") from None
-    if not listed:
-        raise ServerFailed(f"{address} serves no model")
-    return str(listed[0]["id"])
-
-
-async def _check(response: aiohttp.ClientResponse) -> None:
-    if response.status == 200:
-        return
-    text = await response.text()
-    try:
-        text = json.loads(text)["error"]["message"]
-    except (ValueError, KeyError, TypeError):
-        text = text[:200]
-    raise ServerFailed(f"the server answered {response.status}: {text}")
-
-
-def _text(chunk: dict[str, Any]) -> str:
-    if "error" in chunk:
-        raise ServerFailed(f"the server broke off: {chunk['error'].get('message', 'no reason given')}")
-    return "".join(choice.get("delta", {}).get("content") or "" for choice in chunk.get("choices", ()))
+        chunk = msgspec.json.decode(event, type=_Chunk)
+    except (msgspec.MsgspecError, RecursionError):
+        raise ServerFailed("the server sent something that is no chunk of an answer") from None
+    if chunk.error is not None:
+        raise ServerFailed(f"the server broke off: {reason(chunk.error)}")
+    return "".join(choice.delta.content or "" for choice in chunk.choices)

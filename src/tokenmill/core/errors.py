@@ -176,6 +176,12 @@ class DownloadError(TokenmillError):
     code = "download_error"
 
 
+class UnknownModel(DownloadError):
+    """There is no model of the name that was given."""
+
+    code = "unknown_model"
+
+
 class InsufficientMemory(TokenmillError):
     """The plan does not fit what the machine has free."""
 

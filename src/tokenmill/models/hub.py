@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from tokenmill.core.bounds import show
-from tokenmill.core.errors import DownloadError
+from tokenmill.core.errors import DownloadError, UnknownModel
 from tokenmill.models.download import Remote, fetch
 from tokenmill.models.files import OnProgress, make_folder, need_room, only_one, settle
 
@@ -68,7 +68,8 @@ def fetch_model(model: HubModel, home: Path, progress: OnProgress) -> Path:
     The hub is the one of `HF_ENDPOINT`; a token (`HF_TOKEN` or a login) is sent to that host alone.
 
     Raises:
-        DownloadError: the hub does not have it, does not give it, or cannot be reached.
+        UnknownModel: the hub does not have it.
+        DownloadError: the hub does not give it, or cannot be reached.
     """
     folder = home / "hub" / model.repo.replace("/", "--")
     present = _present(model, folder)
@@ -98,13 +99,14 @@ def choose(model: HubModel, listed: Sequence[HubFile]) -> list[HubFile]:
     """The files a model needs, out of those a repository has.
 
     Raises:
+        UnknownModel: it has no file of the name that was given.
         DownloadError: none fit, or there are several GGUF files and none was named.
     """
     safe = [file for file in listed if _FILE_NAME.fullmatch(file.name)]
     if model.file is not None:
         chosen = [file for file in safe if file.name == model.file]
         if not chosen:
-            raise DownloadError(
+            raise UnknownModel(
                 f"{model.repo} has no file {show(model.file)}; it has {_names(safe, '*.gguf')}"
             )
         return chosen
@@ -208,9 +210,9 @@ def _list(model: HubModel, endpoint: str | None, token: str | None) -> tuple[str
     except GatedRepoError:
         raise DownloadError(f"{model.repo} is gated: accept its terms on the hub and set HF_TOKEN") from None
     except RepositoryNotFoundError:
-        raise DownloadError(f"the hub has no model {model.repo}, or it is private: set HF_TOKEN") from None
+        raise UnknownModel(f"the hub has no model {model.repo}, or it is private: set HF_TOKEN") from None
     except RevisionNotFoundError:
-        raise DownloadError(f"{model.repo} has no revision {show(model.revision)}") from None
+        raise UnknownModel(f"{model.repo} has no revision {show(model.revision)}") from None
     except Exception as error:  # which client the hub library uses, and so what it raises, differs by version
         raise DownloadError(f"the hub could not be asked for {model.repo}: {str(error)[:300]}") from None
     if not info.sha or not re.fullmatch(r"[0-9a-f]{40,64}", info.sha):

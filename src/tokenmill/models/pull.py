@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tokenmill.core.bounds import show
-from tokenmill.core.errors import DownloadError
+from tokenmill.core.errors import DownloadError, UnknownModel
 from tokenmill.models import hub, storage, wheel
 from tokenmill.models.catalogue import CATALOGUE, CatalogueEntry
 from tokenmill.models.download import AccessRefused, Remote, fetch
@@ -44,10 +44,11 @@ def resolve(model: str, *, home: Path, progress: OnProgress) -> Path:
     storage: then it is copied into the home), or a hub id `org/name[:file.gguf][@revision]`.
 
     Raises:
-        DownloadError: there is no such model, or it could not be fetched whole and unchanged.
+        UnknownModel: there is no such model.
+        DownloadError: it could not be fetched whole and unchanged.
     """
     if not model or len(model) > MAX_NAME_CHARS or not model.isprintable():
-        raise DownloadError(
+        raise UnknownModel(
             f"a model's name has 1 to {MAX_NAME_CHARS} printable characters, not {show(model)}"
         )
     if model in CATALOGUE:
@@ -75,9 +76,9 @@ def installed(home: Path) -> list[InstalledModel]:
     return sorted(found, key=lambda model: model.name)
 
 
-def _unknown(model: str) -> DownloadError:
+def _unknown(model: str) -> UnknownModel:
     near = difflib.get_close_matches(model, CATALOGUE, n=1, cutoff=0.0)
-    return DownloadError(
+    return UnknownModel(
         f"there is no model {show(model)}; the nearest name is {near[0]!r}. A model is one of "
         f"{', '.join(CATALOGUE)}, a local .gguf file or model folder, or a hub id like org/name, "
         "org/name:file.gguf or org/name@revision"
