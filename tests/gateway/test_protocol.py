@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncGenerator
 
 import pytest
 
-from support.gateways import CHAT, Gateway, chat, listening
+from support.gateways import CHAT, Gateway, chat, listening, make_gateway
 from tokenmill.core.bounds import MAX_HEADER_BYTES
+from tokenmill.core.delta import Delta, Usage
+from tokenmill.core.request import GenerateRequest
 from tokenmill.gateway import protocol
 
 
@@ -137,3 +140,81 @@ async def test_large_bodies_do_not_count_as_heads(gateway: Gateway) -> None:
     async with listening(gateway) as url:
         answer = await talk(url, head, body)
     assert error_code(answer) == "context_length_exceeded"
+
+
+def posted(body: dict[str, object]) -> bytes:
+    data = json.dumps(body).encode()
+    return b"POST %b HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%b" % (
+        CHAT.encode(),
+        len(data),
+        data,
+    )
+
+
+async def never(request: GenerateRequest) -> AsyncGenerator[Delta, None]:
+    """Never says anything, so that nothing is written that could fail."""
+    await asyncio.Event().wait()
+    yield Delta()
+
+
+GET = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        pytest.param([GET], id="one"),
+        pytest.param([GET] * (protocol.MAX_PIPELINED + 5), id="many"),
+        pytest.param([posted(chat("x" * 60_000)), posted(chat("x" * 300_000))], id="large"),
+    ],
+)
+async def test_a_client_that_leaves_is_noticed_behind_requests_that_wait(behind: list[bytes]) -> None:
+    gateway = make_gateway(never)
+    async with listening(gateway) as url:
+        host, port = url.removeprefix("http://").split(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(posted(chat()))
+        await gateway.replica.until(lambda: len(gateway.replica.running) == 1)
+        for piece in behind:
+            writer.write(piece)
+            await writer.drain()
+        writer.close()
+        await gateway.replica.until(lambda: not gateway.replica.running)
+    assert list(gateway.replica.ended.values()) == ["aborted"]
+    assert [event.status for event in gateway.answered()] == [499]
+
+
+async def test_too_many_waiting_requests_end_the_connection_after_the_answer() -> None:
+    go_on = asyncio.Event()
+
+    async def script(request: GenerateRequest) -> AsyncGenerator[Delta, None]:
+        await go_on.wait()
+        yield Delta(text="done", finish_reason="stop", usage=Usage(1, 1))
+
+    gateway = make_gateway(script)
+    async with listening(gateway) as url:
+        talking = asyncio.create_task(talk(url, posted(chat()), GET * (protocol.MAX_PIPELINED + 1)))
+        await gateway.replica.until(lambda: len(gateway.replica.running) == 1)
+        await asyncio.sleep(0.02)  # the rest arrives before the answer
+        go_on.set()
+        answer = await talking
+    assert answer.count(b"HTTP/1.1 200 OK") == 1
+    assert b"connection: close" in answer
+    assert b"done" in answer
+
+
+async def test_garbage_behind_a_waiting_request_does_not_land_in_the_running_answer() -> None:
+    async def script(request: GenerateRequest) -> AsyncGenerator[Delta, None]:
+        yield Delta(text="word")
+        await asyncio.Event().wait()
+
+    gateway = make_gateway(script)
+    async with listening(gateway) as url:
+        host, port = url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(posted(chat(stream=True)))
+        answer = await reader.readuntil(b"word")
+        writer.write(GET + b"no HTTP at all\r\n\r\n")
+        answer += await reader.read(-1)
+        writer.close()
+    assert answer.count(b"HTTP/1.1 ") == 1

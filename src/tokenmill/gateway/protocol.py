@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import re
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from tokenmill.core.bounds import MAX_HEADER_BYTES
 from tokenmill.core.errors import HeadersTooLarge, InvalidRequest
@@ -14,6 +16,8 @@ from tokenmill.gateway.http import error_body, new_request_id
 HEAD_TIMEOUT_S = 30.0
 # A reader that leaves this server's 64 KiB of output untouched for so long is given up.
 READER_STALL_S = 120.0
+# Requests that may wait behind the one that is answered; most clients never send a second.
+MAX_PIPELINED = 16
 # Java's HTTP client offers HTTP/2 with every first request. A server may ignore the offer, but the parser
 # would drop the body with it; so the offer gets another name, of the same length. No JSON has such a line.
 _OFFER = re.compile(rb"\r\nupgrade:(?=[ \t]*h2c)", re.IGNORECASE)
@@ -23,13 +27,16 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     """Bounds what one connection can hold up.
 
     Heads over `MAX_HEADER_BYTES` are refused; a connection that does not finish a head in time, or does
-    not read its answer, is closed.
+    not read its answer, is closed. A client that leaves is noticed whatever it sent before: reading never
+    stops while an answer runs, so requests that wait behind it are few and small, or not heard.
     """
 
     _head_bytes = 0  # of what the parser has handed out of this request's head
     _held_bytes = 0  # fed since the parser last handed out anything: a header may be growing in it
     _head_timer: asyncio.TimerHandle | None = None
     _stall_timer: asyncio.TimerHandle | None = None
+    _running: RequestResponseCycle | None = None  # `cycle` is the newest, which may wait behind this one
+    _deaf = False  # the connection ends with the answer that runs; what else arrives is dropped
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn
         super().connection_made(transport)
@@ -37,11 +44,16 @@ class BoundedHeadProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_arrived()
+        if self._running is not None and not self._running.response_complete:
+            self._running.disconnected = True
+            self._running.message_event.set()
         super().connection_lost(exc)
         if self._stall_timer is not None:
             self._stall_timer.cancel()
 
     def data_received(self, data: bytes) -> None:
+        if self._deaf:
+            return
         self._held_bytes += len(data)
         super().data_received(_OFFER.sub(b"\r\nignored:", data) if b"h2c" in data else data)
         if self._held_bytes > MAX_HEADER_BYTES and not self.transport.is_closing():
@@ -64,10 +76,25 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._head_arrived()
         super().on_headers_complete()
+        self._bound_waiting()
 
     def on_body(self, body: bytes) -> None:
         self._held_bytes = 0
         super().on_body(body)
+        self._bound_waiting()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def _bound_waiting(self) -> None:
+        """uvicorn stops reading while a request waits, and so would not see its client leave."""
+        if not self.pipeline or self._running is None:
+            return
+        if len(self.pipeline) > MAX_PIPELINED or len(self.cycle.body) > HIGH_WATER_LIMIT:
+            self._deaf = True
+            self._running.keep_alive = False
+        self.flow.resume_reading()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -81,11 +108,9 @@ class BoundedHeadProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """What uvicorn calls for anything that is not HTTP; here also for heads that are too large."""
-        answering = (
-            self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
-        )
-        if not answering:  # else the error would land inside another request's answer
-            self.transport.write(self._refusal())
+        running = self._running
+        if running is None or not running.response_started or running.response_complete:
+            self.transport.write(self._refusal())  # else it would land inside another request's answer
         self.transport.close()
 
     def _refusal(self) -> bytes:
