@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import replace
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tokenmill.cli.config import Settings, load_settings
-from tokenmill.cli.report import Reporter
+from tokenmill.cli.report import Reporter, Transfer
 from tokenmill.core.bus import Bus
 from tokenmill.core.errors import ConfigError
+from tokenmill.core.events import LoadProgress
 from tokenmill.core.flags import ModelFlags
 
 if TYPE_CHECKING:
     from tokenmill.engine.worker import EngineWorker
     from tokenmill.models.source import ModelSource
+
+
+# The one engine of this process, in metrics.
+INSTANCE = "0"
 
 
 def settings(
@@ -42,8 +48,22 @@ def settings(
     return replace(found, model=DEFAULT_MODEL)
 
 
-def fetch(model: str, flags: ModelFlags, reporter: Reporter) -> tuple[str, ModelSource]:
-    """The name clients use and the opened model, fetched where needed.
+@dataclass(frozen=True)
+class Fetched:
+    """An opened model, and what it took to get it here.
+
+    Attributes:
+        name: what clients call it.
+        progress: one event for fetching and one for copying, where that was needed.
+    """
+
+    name: str
+    source: ModelSource
+    progress: tuple[LoadProgress, ...]
+
+
+def fetch(model: str, flags: ModelFlags, reporter: Reporter) -> Fetched:
+    """The opened model, fetched where needed.
 
     Raises:
         DownloadError, ModelFileError: it cannot be had, or is not a model.
@@ -51,22 +71,48 @@ def fetch(model: str, flags: ModelFlags, reporter: Reporter) -> tuple[str, Model
     from tokenmill.models.pull import default_home, resolve
     from tokenmill.models.source import open_model
 
-    path = resolve(model, home=default_home(), progress=reporter.transfer)
+    last: dict[tuple[str, str], Transfer] = {}
+
+    def transfer(state: Transfer) -> None:
+        last[state.phase, state.source] = state
+        reporter.transfer(state)
+
+    path = resolve(model, home=default_home(), progress=transfer)
     source = open_model(path)
-    return flags.served_model_name or public_name(model, source.name), source
+    name = flags.served_model_name or public_name(model, source.name)
+    progress = (_total(phase, name, last.values()) for phase in ("fetch", "copy"))
+    return Fetched(name, source, tuple(event for event in progress if event is not None))
 
 
-def start(name: str, source: ModelSource, flags: ModelFlags, bus: Bus, reporter: Reporter) -> EngineWorker:
-    """A warm engine; each phase of loading is reported.
+def _total(phase: str, name: str, transfers: Iterable[Transfer]) -> LoadProgress | None:
+    """All transfers of a phase as one event; a model may have many files."""
+    done = [transfer for transfer in transfers if transfer.phase == phase]
+    if not done:
+        return None
+    return LoadProgress(
+        at=time.monotonic(),
+        model=name,
+        instance=INSTANCE,
+        phase=phase,
+        source=name,
+        bytes=sum(transfer.done_bytes for transfer in done),
+        seconds=sum(transfer.seconds for transfer in done),
+    )
+
+
+def start(fetched: Fetched, flags: ModelFlags, bus: Bus, reporter: Reporter) -> EngineWorker:
+    """A warm engine; the bus hears of each phase, the reporter of those it has not yet seen.
 
     Raises:
         ModelFileError, InsufficientMemory: it cannot be loaded here.
     """
     from tokenmill.engine.worker import EngineWorker
 
+    for event in fetched.progress:
+        bus.publish(event)
     unsubscribe = bus.subscribe(reporter.event)
     try:
-        worker = EngineWorker(source, flags, bus, name=name)
+        worker = EngineWorker(fetched.source, flags, bus, name=fetched.name, instance=INSTANCE)
         worker.start()
     finally:
         unsubscribe()
@@ -76,8 +122,7 @@ def start(name: str, source: ModelSource, flags: ModelFlags, bus: Bus, reporter:
 def load(model: str, flags: ModelFlags, reporter: Reporter) -> EngineWorker:
     """`fetch` and `start` for a command that wants no server."""
     with reporter:
-        name, source = fetch(model, flags, reporter)
-        return start(name, source, flags, Bus(), reporter)
+        return start(fetch(model, flags, reporter), flags, Bus(), reporter)
 
 
 def public_name(model: str, file_name: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tokenmill.cli.load import fetch, settings, start
+from tokenmill.cli.load import INSTANCE, fetch, settings, start
 from tokenmill.cli.options import Config, Json, takes
 from tokenmill.cli.report import Ready, Reporter, reporter
 from tokenmill.core.bus import Bus
@@ -50,10 +50,10 @@ def serve_model(settings: Settings, reporter: Reporter) -> int:
 
     bus = Bus()
     with reporter:
-        name, source = fetch(settings.model, settings.engine, reporter)
-        metrics = Metrics(name, "0")
+        fetched = fetch(settings.model, settings.engine, reporter)
+        metrics = Metrics(fetched.name, INSTANCE)
         bus.subscribe(metrics.on_event)
-        worker = start(name, source, settings.engine, bus, reporter)
+        worker = start(fetched, settings.engine, bus, reporter)
     reporter.memory(worker.memory.parts)
     try:
         return _serve(worker, bus, metrics, settings.server, reporter)
