@@ -90,7 +90,8 @@ async def test_the_engines_own_refusal_is_a_400_too(gateway: Gateway, stream: bo
     prompt = [1] * (ENGINE_MAX_LEN - 4)
     response = await gateway.post(COMPLETIONS, completion(prompt, max_tokens=5, stream=stream))
     assert response.status_code == 400
-    assert response.json()["error"]["code"] == "context_length_exceeded"
+    error = response.json()["error"]
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "prompt")
     assert response.headers["x-should-retry"] == "false"
 
 
@@ -126,6 +127,15 @@ async def test_echo_of_no_tokens_is_the_prompt_and_asks_no_replica(gateway: Gate
     assert text == "hi"
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == (3, 0)
     assert gateway.replica.requests == []
+
+
+async def test_echo_of_no_tokens_takes_a_prompt_that_fills_the_context(gateway: Gateway) -> None:
+    full = completion([104] * MAX_MODEL_LEN, echo=True, max_tokens=0)
+    answer = (await gateway.post(COMPLETIONS, full)).json()
+    assert answer["choices"][0]["text"] == "h" * MAX_MODEL_LEN
+    refused = await gateway.post(COMPLETIONS, completion("h" * MAX_MODEL_LEN, echo=True, max_tokens=0))
+    error = refused.json()["error"]
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "prompt")
 
 
 async def test_the_output_bound_has_two_names_here_too(gateway: Gateway) -> None:

@@ -140,6 +140,13 @@ def test_bytes_of_tokens_are_the_bytes_of_the_text(text: str) -> None:
         assert tokenizer.decode(ids) == text
 
 
+def test_the_longest_token_counts_special_tokens_by_name(small: Tokenizer) -> None:
+    ordinary = max(len(small.token_bytes(number)) for number in range(small.vocab_size))
+    special = max(len(small.token_text(number).encode()) for number in (small.bos_id or 0, *small.eos_ids))
+    assert small.longest_token_bytes >= max(ordinary, special)
+    assert small.longest_token_bytes < 1000
+
+
 class TestByteLevel:
     """GGUF metadata made from a trained byte-level tokenizer gives that tokenizer back."""
 

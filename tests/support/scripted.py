@@ -24,6 +24,9 @@ Script = Callable[[GenerateRequest], AsyncGenerator[Delta, None]]
 class ByteTokenizer:
     """Token ids are the bytes of the text; 256 is the beginning of a sequence."""
 
+    # More than the one byte of every token here, so that a text can be too long before and after encoding.
+    longest_token_bytes = 4
+
     def encode(self, text: str, *, add_special: bool) -> list[int]:
         return [BOS] * add_special + list(text.encode())
 
@@ -96,6 +99,7 @@ class ScriptedReplica:
         self.requests: list[GenerateRequest] = []
         self.running: dict[str, asyncio.Queue[Delta | Exception | None]] = {}
         self.ended: dict[str, str] = {}
+        self.dead = asyncio.Event()
         self._draining = False
         self._changed = asyncio.Event()
 
@@ -104,7 +108,7 @@ class ScriptedReplica:
         if self._draining:
             raise Draining("the replica takes no new requests")
         if len(request.prompt_ids) + (request.sampling.max_tokens or 1) > ENGINE_MAX_LEN:
-            raise ContextLengthExceeded("that can never fit", param="prompt")
+            raise ContextLengthExceeded("that can never fit")
         queue = self.running[request.request_id] = asyncio.Queue()
         producer = asyncio.create_task(self._produce(request, queue))
         self._changed.set()
@@ -147,6 +151,9 @@ class ScriptedReplica:
             waiting=self.waiting,
             max_model_len=MAX_MODEL_LEN,
         )
+
+    async def wait_ended(self) -> None:
+        await self.dead.wait()
 
     async def drain(self, timeout: float) -> None:
         self._draining = True

@@ -117,7 +117,7 @@ class GatewayApp:
             exchange.route = scope["endpoint"].label
             await exchange.fail(refusal, headers=[(b"allow", allowed.encode())])
         except Exception as error:
-            await exchange.fail(public_error(error, exchange.request_id))
+            await exchange.fail(public_error(error, exchange))
 
     def _publish(self, exchange: Exchange) -> None:
         self._serving.bus.publish(

@@ -30,8 +30,9 @@ from tokenmill.gateway.openai_types import (
 )
 from tokenmill.gateway.sampling import (
     Body,
-    check_context,
     check_model,
+    check_prompt,
+    encode,
     flag,
     output_bound,
     sampling_params,
@@ -42,6 +43,7 @@ from tokenmill.gateway.served import ServedModel, Serving
 
 async def chat_completions(serving: Serving, exchange: Exchange) -> None:
     """Answers one chat request."""
+    exchange.prompt_field = "messages"
     admit(serving)
     model = serving.model
     body = await read_json_object(exchange, serving.limits.body_s)
@@ -53,8 +55,7 @@ async def chat_completions(serving: Serving, exchange: Exchange) -> None:
     )
     stream, include_usage = streaming(body)
     prompt_ids = await serving.tokenizer_thread.run(chat_prompt, model, messages)
-    bounds.prompt(prompt_ids, model.vocab_size)
-    check_context(len(prompt_ids), sampling.max_tokens, model.max_model_len, param="messages")
+    check_prompt(prompt_ids, sampling.max_tokens, model)
     request = make_request(serving, exchange, prompt_ids, sampling)
     head = Head.new("chatcmpl-", serving.clock, model.name)
     renderer = ChatRenderer(head, logprobs=sampling.logprobs is not None, include_usage=include_usage)
@@ -72,7 +73,7 @@ def chat_prompt(
             code="no_chat_template",
         )
     text = model.chat_template.render(messages, add_generation_prompt=add_generation_prompt)
-    return model.tokenizer.encode(text, add_special=False)
+    return encode(model, text, add_special=False)
 
 
 def _max_tokens(body: Body) -> int | None:

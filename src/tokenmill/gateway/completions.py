@@ -30,8 +30,9 @@ from tokenmill.gateway.openai_types import (
 )
 from tokenmill.gateway.sampling import (
     Body,
-    check_context,
     check_model,
+    check_prompt,
+    encode,
     flag,
     output_bound,
     sampling_params,
@@ -46,6 +47,7 @@ Prompt = str | tuple[int, ...]
 
 async def completions(serving: Serving, exchange: Exchange) -> None:
     """Answers one text-completion request. A refused prompt refuses all before anything starts."""
+    exchange.prompt_field = "prompt"
     admit(serving)
     model = serving.model
     body = await read_json_object(exchange, serving.limits.body_s)
@@ -59,11 +61,8 @@ async def completions(serving: Serving, exchange: Exchange) -> None:
     )
     _check_choices(body, len(prompts), sampling.n)
     stream, include_usage = streaming(body)
-    ids, texts = await serving.tokenizer_thread.run(_encode, model, prompts, echo)
-    for prompt_ids in ids:
-        bounds.prompt(prompt_ids, model.vocab_size)
-        asked = 1 if output_bound(body) is None else max_tokens  # the default gives way
-        check_context(len(prompt_ids), asked, model.max_model_len, param="prompt")
+    asked = None if output_bound(body) is None else max_tokens  # the default gives way
+    ids, texts = await serving.tokenizer_thread.run(_encode, model, prompts, asked, echo)
 
     def source(prompt_ids: Sequence[int]) -> Source:
         if max_tokens == 0:
@@ -103,7 +102,7 @@ def parse_prompts(body: Body, model: ServedModel) -> list[Prompt]:
 def _token_prompt(value: object, model: ServedModel) -> tuple[int, ...]:
     if isinstance(value, list) and len(value) > model.max_model_len:
         raise ContextLengthExceeded(
-            f"this model holds {model.max_model_len} tokens; the prompt has {len(value)}", param="prompt"
+            f"this model holds {model.max_model_len} tokens; the prompt has {len(value)}"
         )
     return bounds.token_ids("prompt", value, max_items=model.max_model_len)
 
@@ -135,20 +134,20 @@ def _check_choices(body: Body, prompts: int, n: int) -> None:
 
 
 def _encode(
-    model: ServedModel, prompts: Sequence[Prompt], echo: bool
+    model: ServedModel, prompts: Sequence[Prompt], max_tokens: int | None, echo: bool
 ) -> tuple[list[Sequence[int]], list[str]]:
-    """Token ids of each prompt, and each prompt's text if it is wanted back (else nothing)."""
+    """Token ids of each prompt, and each prompt's text if it is wanted back (else nothing).
+
+    The first prompt that is refused ends the work on all.
+    """
     ids: list[Sequence[int]] = []
     texts: list[str] = []
     for prompt in prompts:
-        if isinstance(prompt, str):
-            ids.append(model.tokenizer.encode(prompt, add_special=True))
-            text = prompt
-        else:
-            ids.append(prompt)
-            text = model.tokenizer.decode(prompt) if echo else ""
+        prompt_ids = prompt if isinstance(prompt, tuple) else encode(model, prompt, add_special=True)
+        check_prompt(prompt_ids, max_tokens, model)
+        ids.append(prompt_ids)
         if echo:
-            texts.append(text)
+            texts.append(model.tokenizer.decode(prompt) if isinstance(prompt, tuple) else prompt)
     return ids, texts
 
 

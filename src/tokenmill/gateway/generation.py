@@ -103,7 +103,7 @@ async def _stream(
     except ClientGone:
         raise
     except Exception as error:
-        shown = public_error(error, exchange.request_id)
+        shown = public_error(error, exchange)
         exchange.error_code = shown.code
         return sse.error_event(shown) + sse.DONE
 

@@ -14,7 +14,14 @@ from starlette.types import Receive, Scope, Send
 
 from tokenmill.core.bounds import MAX_REQUEST_ID_CHARS
 from tokenmill.core.clock import Clock
-from tokenmill.core.errors import Draining, GenerationFailed, InternalError, RequestTimeout, TokenmillError
+from tokenmill.core.errors import (
+    ContextLengthExceeded,
+    Draining,
+    GenerationFailed,
+    InternalError,
+    RequestTimeout,
+    TokenmillError,
+)
 from tokenmill.core.request import TraceContext
 
 log = logging.getLogger(__name__)
@@ -41,6 +48,7 @@ class Exchange:
         error_code: code of the error the client saw, also inside a stream.
         first_write_s: seconds from the last byte of the request to the first of a streamed body.
         output_tokens: completion tokens of the answer.
+        prompt_field: what this route's dialect calls the prompt, for errors about its length.
     """
 
     def __init__(
@@ -66,6 +74,7 @@ class Exchange:
         self.error_code = ""
         self.first_write_s: float | None = None
         self.output_tokens = 0
+        self.prompt_field: str | None = None
         given = self.header(b"x-request-id")
         usable = given is not None and _VISIBLE_ASCII.fullmatch(given)
         self.request_id = given.decode() if given and usable else new_request_id()
@@ -197,9 +206,11 @@ def error_headers(error: TokenmillError) -> list[tuple[bytes, bytes]]:
     return headers
 
 
-def public_error(error: Exception, request_id: str) -> TokenmillError:
+def public_error(error: Exception, exchange: Exchange) -> TokenmillError:
     """The failure as the client may read it. What is not meant for clients is logged and replaced."""
+    if isinstance(error, ContextLengthExceeded):
+        error.param = exchange.prompt_field  # who counts tokens does not know the dialect's names
     if isinstance(error, TokenmillError) and (error.status != 500 or isinstance(error, GenerationFailed)):
         return error
-    log.error("request %s failed unexpectedly", request_id, exc_info=error)
+    log.error("request %s failed unexpectedly", exchange.request_id, exc_info=error)
     return InternalError("the server had an internal error while it answered this request")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tokenmill.core import bounds
 from tokenmill.core.bounds import show
@@ -102,12 +102,27 @@ def streaming(body: Body) -> tuple[bool, bool]:
     return stream, given.get("include_usage") is True
 
 
-def check_context(prompt_tokens: int, max_tokens: int | None, max_model_len: int, *, param: str) -> None:
-    """Prompt and asked-for output must fit together; without a bound, one token of output."""
-    if prompt_tokens + (max_tokens or 1) > max_model_len:
+def encode(model: ServedModel, text: str, *, add_special: bool) -> list[int]:
+    """The text's token ids. Raises ContextLengthExceeded before any work on what can never fit."""
+    most = model.max_model_len * model.tokenizer.longest_token_bytes
+    if (size := len(text.encode("utf-8", "surrogatepass"))) > most:
+        raise ContextLengthExceeded(
+            f"this model holds {model.max_model_len} tokens, which are at most {most} bytes of text; "
+            f"the prompt has {size} bytes"
+        )
+    return model.tokenizer.encode(text, add_special=add_special)
+
+
+def check_prompt(prompt_ids: Sequence[int], max_tokens: int | None, model: ServedModel) -> None:
+    """Prompt and asked-for output must fit together; without a bound, one token of output.
+
+    Raises ContextLengthExceeded, or InvalidRequest for what is no prompt of this model.
+    """
+    prompt_tokens, max_model_len = len(prompt_ids), model.max_model_len
+    if prompt_tokens + (1 if max_tokens is None else max_tokens) > max_model_len:
         asked = "" if max_tokens is None else f", and {max_tokens} more are asked for"
         raise ContextLengthExceeded(
             f"this model holds {max_model_len} tokens, prompt and output together; "
-            f"the prompt has {prompt_tokens}{asked}",
-            param=param,
+            f"the prompt has {prompt_tokens}{asked}"
         )
+    bounds.prompt(prompt_ids, model.vocab_size)

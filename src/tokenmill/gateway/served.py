@@ -21,6 +21,9 @@ R = TypeVar("R")
 class TextCodec(Protocol):
     """The part of a tokenizer the routes use."""
 
+    @property
+    def longest_token_bytes(self) -> int: ...
+
     def encode(self, text: str, *, add_special: bool) -> list[int]: ...
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str: ...

@@ -9,7 +9,7 @@ from tokenmill.gateway.chat import chat_prompt
 from tokenmill.gateway.http import Exchange
 from tokenmill.gateway.messages import parse_messages
 from tokenmill.gateway.openai_fields import DETOKENIZE, TOKENIZE
-from tokenmill.gateway.sampling import Body, check_model, flag
+from tokenmill.gateway.sampling import Body, check_model, encode, flag
 from tokenmill.gateway.served import ServedModel, Serving
 
 
@@ -19,6 +19,7 @@ async def tokenize(serving: Serving, exchange: Exchange) -> None:
     body = await read_json_object(exchange, serving.limits.body_s)
     check_model(body, model, required=False)
     TOKENIZE.check(body)
+    exchange.prompt_field = "messages" if "messages" in body else "prompt"
     ids = await serving.tokenizer_thread.run(_ids, model, body)
     texts = [model.tokenizer.token_text(token) for token in ids] if flag(body, "return_token_strs") else None
     await exchange.respond_json(
@@ -33,7 +34,7 @@ def _ids(model: ServedModel, body: Body) -> list[int]:
         if "add_generation_prompt" in body:
             raise InvalidRequest("add_generation_prompt needs messages", param="add_generation_prompt")
         add_special = flag(body, "add_special_tokens", True)
-        return model.tokenizer.encode(bounds.text("prompt", body["prompt"]), add_special=add_special)
+        return encode(model, bounds.text("prompt", body["prompt"]), add_special=add_special)
     if flag(body, "add_special_tokens"):
         raise InvalidRequest(
             "add_special_tokens needs a prompt: chat templates add their own", param="add_special_tokens"

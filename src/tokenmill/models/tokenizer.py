@@ -21,6 +21,7 @@ class Tokenizer:
         add_bos: whether `encode(..., add_special=True)` puts something, usually BOS, before the text.
         first_token_strips_space: the decoded text drops one leading space, as SentencePiece models put
             one before every text. `token_bytes` keeps it: joining bytes gives that space back.
+        longest_token_bytes: the most bytes of UTF-8 text that one token stands for.
     """
 
     def __init__(self, parts: TokenizerParts, vocab_size: int) -> None:
@@ -41,6 +42,8 @@ class Tokenizer:
             for number, token in parts.backend.get_added_tokens_decoder().items()
             if token.special
         }
+        names = (name.encode() for name in self._special.values())
+        self.longest_token_bytes = max(map(len, (*self._bytes, *names)), default=0)
 
     @property
     def bos_token(self) -> str:
