@@ -37,7 +37,9 @@ class Fetch:
     def __call__(
         self, path: str = "/f", *, sha256: str | None = SHA256, size: int | None = len(DATA)
     ) -> bytes:
-        remote = Remote(self.server.url + path, "the file", size, sha256, {"Authorization": "Bearer key"})
+        remote = Remote(
+            self.server.url + path, "the file", size, sha256, headers={"Authorization": "Bearer key"}
+        )
         fetch(remote, self.target, self.progress.append, sleep=self.waits.append)
         return self.target.read_bytes()
 

@@ -24,6 +24,7 @@ FILES = {
     "config.json": b"{}",
     "tokenizer.json": b"{}",
     "chat_template.jinja": b"{{ 1 }}",
+    "tokenizer.model": b"never read",
     "README.md": b"read",
     "pytorch_model.bin": b"pickle",
     "modeling_tiny.py": b"code",
@@ -36,14 +37,15 @@ class Hub:
 
     def __init__(self, server: FileServer) -> None:
         self.server = server
+        self.small = ""  # weights that are listed without a SHA-256
         self.publish(FILES)
 
     def publish(self, files: dict[str, bytes], *, revision: str = "main", commit: str = COMMIT) -> None:
         siblings = [
-            {"rfilename": name, "size": len(content), "blobId": "0" * 40}
+            {"rfilename": name, "size": len(content), "blobId": _git_blob(content)}
             | (
                 {"lfs": {"size": len(content), "sha256": _sha256(content), "pointerSize": 1}}
-                if _large(name)
+                if _large(name) and name != self.small
                 else {}
             )
             for name, content in files.items()
@@ -60,6 +62,12 @@ class Hub:
 
 def _large(name: str) -> bool:
     return name.endswith((".safetensors", ".gguf", ".bin"))
+
+
+def _git_blob(content: bytes) -> str:
+    """As `git hash-object` prints it."""
+    done = subprocess.run(["git", "hash-object", "--stdin"], input=content, capture_output=True, check=True)
+    return done.stdout.decode().strip()
 
 
 def _sha256(content: bytes) -> str:
@@ -140,6 +148,22 @@ def test_weights_that_differ_from_the_listing_are_refused(tiny: Hub, tmp_path: P
     assert installed(tmp_path) == []
 
 
+def test_a_small_file_that_differs_from_the_listing_is_refused(tiny: Hub, tmp_path: Path) -> None:
+    tiny.server.files[f"/org/tiny/resolve/{COMMIT}/tokenizer.json"] = b"[]"
+    with pytest.raises(DownloadError, match=r"org/tiny/tokenizer\.json is not what was promised: its git id"):
+        get("org/tiny", tmp_path)
+    assert installed(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tiny.gguf"])
+def test_weights_that_cannot_be_checked_are_not_fetched(tiny: Hub, tmp_path: Path, name: str) -> None:
+    tiny.small = name
+    tiny.publish({name: b"weights", "config.json": b"{}"})
+    with pytest.raises(DownloadError, match=f"no SHA-256 for {name}"):
+        get("org/tiny", tmp_path)
+    assert tiny.fetched == []
+
+
 def test_one_gguf_file_of_several_is_fetched_by_name(tiny: Hub, tmp_path: Path) -> None:
     tiny.publish({"tiny.Q4_0.gguf": b"four", "tiny.Q8_0.gguf": b"eight", "config.json": b"{}"})
     file = get("org/tiny:tiny.Q8_0.gguf", tmp_path)
@@ -193,7 +217,7 @@ def test_a_second_copy_of_the_weights_in_another_layout_is_left() -> None:
         "model-00002-of-00002.safetensors",
         "consolidated.safetensors",
     ]
-    chosen = hub.choose(HubModel("org/tiny"), [HubFile(name, 1, None) for name in names])
+    chosen = hub.choose(HubModel("org/tiny"), [HubFile(name, 1) for name in names])
     assert [file.name for file in chosen] == names[:2]
 
 

@@ -68,7 +68,7 @@ class Model:
         self.folder.mkdir(parents=True)
         self.mounts = {str(root / "share"): kind, str(self.home): home_kind}
         self.progress: list[Progress] = []
-        for name in ("model.safetensors", "config.json", "readme.md", "pytorch_model.bin"):
+        for name in ("model.safetensors", "config.json", "readme.md", "pytorch_model.bin", "tokenizer.model"):
             (self.folder / name).write_bytes(name.encode() * 1000)
 
     def local(self, path: Path | None = None) -> Path:

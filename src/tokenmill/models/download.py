@@ -18,7 +18,16 @@ from urllib.parse import urlsplit
 
 from tokenmill import __version__
 from tokenmill.core.errors import DownloadError
-from tokenmill.models.files import CHUNK_BYTES, Meter, OnProgress, make_folder, need_room, settle, sha256_of
+from tokenmill.models.files import (
+    CHUNK_BYTES,
+    Meter,
+    OnProgress,
+    git_blob_of,
+    make_folder,
+    need_room,
+    settle,
+    sha256_of,
+)
 
 MAX_FAILURES = 6
 MAX_WAIT_SECONDS = 30.0
@@ -38,7 +47,7 @@ class Remote:
     Attributes:
         url: http, https or file.
         source: its name for people.
-        size, sha256: what it must be, as far as known.
+        size, sha256, git_blob: what it must be, as far as known.
         headers: sent to the host of `url` alone, not to hosts it redirects to.
         ca_file: certificates trusted beside the usual ones.
         proxy: used instead of those the environment names.
@@ -48,6 +57,7 @@ class Remote:
     source: str
     size: int | None = None
     sha256: str | None = None
+    git_blob: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     ca_file: str | None = None
     proxy: str | None = None
@@ -135,11 +145,10 @@ class _Transfer:
         size = self.part_size()
         if self._total is not None and size != self._total:
             return f"it has {size} bytes, not {self._total}"
-        if (
-            self.remote.sha256
-            and sha256_of(self.part, self.remote.source, self._report) != self.remote.sha256
-        ):
-            return "its SHA-256 differs"
+        checks = (("SHA-256", self.remote.sha256, sha256_of), ("git id", self.remote.git_blob, git_blob_of))
+        for name, promised, compute in checks:
+            if promised and compute(self.part, self.remote.source, self._report) != promised:
+                return f"its {name} differs"
         return None
 
     def attempt(self) -> None:

@@ -56,7 +56,17 @@ class Meter:
 
 def sha256_of(path: Path, source: str, report: OnProgress) -> str:
     """Hex digest of a file."""
-    digest, done = hashlib.sha256(), 0
+    return _hexdigest(hashlib.sha256(), path, source, report)
+
+
+def git_blob_of(path: Path, source: str, report: OnProgress) -> str:
+    """The id git gives a file: SHA-1 over "blob", its size and its content."""
+    digest = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
+    return _hexdigest(digest, path, source, report)
+
+
+def _hexdigest(digest: hashlib._Hash, path: Path, source: str, report: OnProgress) -> str:
+    done = 0
     meter = Meter("verify", source, path.stat().st_size, report)
     with path.open("rb") as file:
         while chunk := file.read(CHUNK_BYTES):

@@ -24,7 +24,7 @@ API_SECONDS = 30.0
 MANIFEST = "tokenmill-files.json"
 
 # Never pickles (*.bin, *.pt, *.pth) and never code: both run when they are read.
-_ALLOWED = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model")
+_ALLOWED = ("*.safetensors", "*.json", "*.jinja")
 _PART = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}"
 _FILE_NAME = re.compile(
     r"[A-Za-z0-9_][A-Za-z0-9_. +=()\[\]-]{0,199}(/[A-Za-z0-9_][A-Za-z0-9_. +=()\[\]-]{0,199}){0,3}"
@@ -45,11 +45,12 @@ class HubModel:
 
 @dataclass(frozen=True)
 class HubFile:
-    """A file as the hub lists it; only large files have a SHA-256."""
+    """A file as the hub lists it: large files have a SHA-256, the others a git id."""
 
     name: str
     size: int | None
-    sha256: str | None
+    sha256: str | None = None
+    git_blob: str | None = None
 
 
 def parse(text: str) -> HubModel | None:
@@ -178,6 +179,11 @@ def _fetch(model: HubModel, folder: Path, progress: OnProgress) -> Path:
     token = get_token()
     commit, listed = _list(model, endpoint, token)
     chosen = choose(model, listed)
+    for file in chosen:
+        if file.name.endswith((".safetensors", ".gguf")) and file.sha256 is None:
+            raise DownloadError(
+                f"the hub gives no SHA-256 for {file.name} of {model.repo}: it cannot be checked"
+            )
     place = _place(model, folder, commit)
     make_folder(place)
     need_room(place, sum(file.size or 0 for file in chosen if not (place / file.name).exists()))
@@ -187,7 +193,8 @@ def _fetch(model: HubModel, folder: Path, progress: OnProgress) -> Path:
             continue
         url = hf_hub_url(model.repo, file.name, revision=commit, endpoint=endpoint)
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        fetch(Remote(url, f"{model.repo}/{file.name}", file.size, file.sha256, headers), target, progress)
+        source = f"{model.repo}/{file.name}"
+        fetch(Remote(url, source, file.size, file.sha256, file.git_blob, headers), target, progress)
     if model.file is None:
         _write(
             place / MANIFEST, json.dumps({file.name: (place / file.name).stat().st_size for file in chosen})
@@ -218,7 +225,9 @@ def _list(model: HubModel, endpoint: str | None, token: str | None) -> tuple[str
     if not info.sha or not re.fullmatch(r"[0-9a-f]{40,64}", info.sha):
         raise DownloadError(f"the hub names no commit for {model.repo}")
     listed = [
-        HubFile(file.rfilename, file.size, file.lfs.sha256 if file.lfs else None)
+        HubFile(file.rfilename, file.size, sha256=file.lfs.sha256)
+        if file.lfs  # its git id is that of the pointer kept in its place
+        else HubFile(file.rfilename, file.size, git_blob=file.blob_id)
         for file in info.siblings or ()
     ]
     return info.sha, listed

@@ -13,7 +13,7 @@ from tokenmill.core.errors import DownloadError
 from tokenmill.models.files import CHUNK_BYTES, Meter, OnProgress, make_folder, need_room, only_one
 
 # The files of a model folder this program reads; everything else stays where it is.
-MODEL_FILES = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model", "*.gguf")
+MODEL_FILES = ("*.safetensors", "*.json", "*.jinja", "*.gguf")
 
 _NETWORK = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "lustre", "glusterfs", "beegfs", "afs", "gpfs"}
