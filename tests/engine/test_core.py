@@ -290,3 +290,92 @@ def test_the_books_of_events_balance() -> None:
     last = engine.of(StepCompleted)[-1]
     assert isinstance(last, StepCompleted)
     assert (last.running, last.waiting, last.kv_blocks_active) == (0, 0, 0)
+
+
+def test_an_older_preempted_sequence_never_stands_in_the_way_for_ever() -> None:
+    # A younger sequence runs and lacks blocks that an older one kept through its preemption.
+    chance = random.Random(0)
+    for case in range(400):
+        engine = Harness(num_blocks=15, batching=chance.choice(["continuous", "static"]))
+        for _ in range(5):
+            engine.core.scheduler.learn(200)
+        asked = {f"r{i}": ([i + 1] * chance.randint(1, 140), chance.randint(1, 100)) for i in range(4)}
+        for name, (prompt, output) in asked.items():
+            engine.add(name, prompt, max_tokens=output)
+        engine.run(limit=2000)
+        for name, (prompt, output) in asked.items():
+            assert engine.tokens(name) == expected_output(prompt, output), case
+
+
+def test_every_step_with_work_gets_something_done() -> None:
+    engine = Harness(num_blocks=12, max_num_batched_tokens=16)
+    for name, prompt in prompts(12, seed=5).items():
+        engine.add(name, prompt, max_tokens=60)
+    while engine.core.has_work:
+        engine.step()
+        assert engine.core.progressed
+
+
+def test_shared_blocks_are_given_back_by_few_and_told_once() -> None:
+    engine = Harness(num_blocks=17)
+    engine.add("older", [1] * 20, max_tokens=120)
+    engine.add("many", [2] * 100, max_tokens=60, n=3)
+    while engine.core.has_work:
+        told = len(engine.of(Preempted))
+        engine.step()
+        names = [event.request_id for event in engine.of(Preempted)[told:] if isinstance(event, Preempted)]
+        assert len(names) <= 3
+    losses = [event for event in engine.events if isinstance(event, Preempted)]
+    steps = [event for event in engine.events if isinstance(event, StepCompleted)]
+    assert sum(step.recomputed_tokens for step in steps) <= sum(event.lost_tokens for event in losses)
+    for index in range(3):
+        assert engine.tokens("many", index) == expected_output([2] * 100, 60)
+
+
+def test_prompt_tokens_are_counted_once_whatever_is_preempted() -> None:
+    engine = Harness(num_blocks=10, enable_prefix_caching=False)
+    for name in ("a", "b", "c"):
+        engine.add(name, [ord(name) % 31] * 20, max_tokens=100)
+    engine.run()
+    assert engine.of(Preempted)
+    steps = [event for event in engine.events if isinstance(event, StepCompleted)]
+    assert sum(step.prefill_tokens for step in steps) == 60
+    # the last token of each answer is never computed
+    assert sum(step.decode_tokens for step in steps) == 3 * 99
+
+
+def test_a_static_batch_is_formed_beyond_the_token_budget_of_its_first_step() -> None:
+    engine = Harness(num_blocks=64, batching="static", max_num_batched_tokens=32)
+    for i in range(6):
+        engine.add(f"r{i}", [i + 1] * 60, max_tokens=4)
+    engine.step()
+    assert len(engine.core.scheduler.running) == 6
+    engine.run()
+
+
+def test_a_broken_request_leaves_nothing_to_be_found_or_met_as_padding() -> None:
+    engine = Harness()
+    engine.program.corrupt.add(30)
+    engine.add("bad", [30] * 40, max_tokens=30)
+    engine.run()
+    assert engine.core.scheduler.pool.cached == 0
+    assert not (engine.program._stored >= 0).any()
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [{"stop": "END"}, {"n": 2.0}, {"logit_bias": {"5": 1.0}}, {"top_k": 1.0}, {"max_tokens": True}],
+)
+def test_parameters_of_the_wrong_type_are_refused(sampling: dict[str, Any]) -> None:
+    engine = Harness()
+    with pytest.raises(InvalidRequest):
+        engine.add("bad", [1, 2], b"", **sampling)
+    with pytest.raises(InvalidRequest):
+        engine.add("bad", [1, "x"])  # type: ignore[list-item]  # what a caller without types may do
+
+
+def test_ignoring_the_end_also_holds_before_min_tokens() -> None:
+    engine = Harness()
+    engine.add("r", [1], ignore_eos=True, min_tokens=3, logit_bias={0: 100.0})
+    engine.run()
+    assert engine.tokens("r") == [0] * 8

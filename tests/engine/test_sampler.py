@@ -11,13 +11,14 @@ import torch
 
 from tokenmill.core.request import SamplingParams
 from tokenmill.engine.random import uniform
-from tokenmill.engine.sampler import CorruptLogits, Sampled, SamplerState, sample
+from tokenmill.engine.sampler import HEAD, CorruptLogits, Sampled, sample
+from tokenmill.engine.sampler_state import SamplerState
 
 
 def state(
     prompt: tuple[int, ...] = (), outputs: tuple[int, ...] = (), seed: int = 0, **params: Any
 ) -> SamplerState:
-    made = SamplerState(SamplingParams(**params), seed, 0, frozenset(prompt), forbidden_until_min=(0,))
+    made = SamplerState(SamplingParams(**params), seed, 0, prompt=prompt, forbidden_until_min=(0,))
     for token in outputs:
         made.observe(token)
     return made
@@ -130,6 +131,46 @@ def test_a_row_does_not_depend_on_its_neighbours() -> None:
     together = sample(logits.clone(), states)
     alone = [sample(logits[row : row + 1].clone(), [states[row]])[0] for row in range(6)]
     assert [s.token for s in together] == [s.token for s in alone]
+
+
+@pytest.mark.parametrize("size", [5, 256, 1000, 3000])
+@pytest.mark.parametrize(
+    "params", [{"top_p": 0.3}, {"top_p": 0.999}, {"top_k": 7}, {"top_k": 2000, "top_p": 0.99}]
+)
+def test_filters_keep_what_a_full_sort_would(size: int, params: dict[str, Any]) -> None:
+    generator = torch.Generator().manual_seed(size)
+    logits = torch.randn(1, size, generator=generator) * 0.5
+    probs = torch.softmax(logits.double(), -1)[0]
+    ranked, order = probs.sort(descending=True)
+    ranked = ranked[: params.get("top_k") or size]
+    before = ranked.cumsum(0) - ranked
+    kept = set(order[: len(ranked)][before < params.get("top_p", 2.0) * ranked.sum()].tolist())
+    rows = logits.repeat(3000, 1)
+    drawn = {s.token for s in sample(rows, [state(seed=seed, **params) for seed in range(3000)])}
+    assert drawn <= kept
+    assert len(drawn) >= min(len(kept), 300) * 0.9
+
+
+def test_a_flat_distribution_beyond_the_head_is_cut_exactly() -> None:
+    # 4 x HEAD equal tokens but for the first, which is a little likelier: half the mass is half the tokens
+    size = 4 * HEAD
+    logits = torch.zeros(2000, size)
+    drawn = {s.token for s in sample(logits, [state(seed=seed, top_p=0.5) for seed in range(2000)])}
+    assert len(drawn) > HEAD / 2
+    kept = _kept(torch.zeros(1, size), top_p=0.5)
+    assert int((kept > 0).sum()) == size // 2
+
+
+def _kept(logits: torch.Tensor, top_p: float) -> torch.Tensor:
+    from tokenmill.engine.sampler import _likeliest
+
+    return _likeliest(
+        torch.softmax(logits, -1), torch.tensor([0]), torch.tensor([top_p], dtype=torch.float64)
+    )
+
+
+def test_a_temperature_near_zero_is_greedy_not_overflow() -> None:
+    assert one([0.1, 2.0, 1.9], state(temperature=1e-308)).token == 1
 
 
 def test_a_row_that_is_not_a_number_is_named() -> None:

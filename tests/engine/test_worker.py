@@ -173,7 +173,12 @@ def test_a_hanging_engine_does_not_keep_stop_waiting(
 ) -> None:
     go_on = threading.Event()
     monkeypatch.setattr("tokenmill.engine.worker.STOP_S", 0.05)
-    monkeypatch.setattr(EngineCore, "step", lambda self, **_: [] if go_on.wait(60) else [])
+
+    def hang(self: EngineCore, **_: object) -> list[Output]:
+        go_on.wait(60)
+        return []
+
+    monkeypatch.setattr(EngineCore, "step", hang)
     worker.submit(request("r"), Collector())
     worker.stop()
     assert not worker.alive

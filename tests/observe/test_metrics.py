@@ -107,7 +107,7 @@ def test_a_step_sets_gauges_and_adds_tokens() -> None:
         at=5.0,
         running=3,
         waiting=2,
-        prefill_tokens=40,
+        prefill_tokens=32,
         recomputed_tokens=8,
         decode_tokens=2,
         sampled_tokens=3,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -47,6 +47,10 @@ class HashProgram:
             for row in step.logit_rows[(step.logit_rows >= start) & (step.logit_rows < end)]:
                 rows.append(self._logits(self._context(step, sequence, int(step.positions[row]) + 1)))
         return torch.stack(rows) if rows else torch.empty(0, VOCAB)
+
+    def clear(self, blocks: Sequence[int]) -> None:
+        for block in blocks:
+            self._stored[block * self._block_size : (block + 1) * self._block_size] = -1
 
     def _context(self, step: Step, sequence: int, length: int) -> list[int]:
         position = np.arange(length)

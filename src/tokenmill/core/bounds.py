@@ -60,7 +60,7 @@ NUMBERS: Mapping[str, Number] = {
     "top_k": Number(0, 1 << 20, integer=True),
     "presence_penalty": Number(-2, 2),
     "frequency_penalty": Number(-2, 2),
-    "repetition_penalty": Number(0, 10, low_open=True),
+    "repetition_penalty": Number(0.01, 10),
     "seed": Number(-(2**63), INT64_MAX, integer=True),
     "n": Number(1, 16, integer=True),
     "best_of": Number(1, 16, integer=True),
@@ -174,7 +174,16 @@ def in_vocabulary(field: str, ids: Collection[int], vocab_size: int) -> None:
 
 
 def sampling(params: SamplingParams, vocab_size: int) -> None:
-    """Holds finished sampling parameters against the whole table, whoever built them."""
+    """Holds finished sampling parameters against the whole table, whoever built them.
+
+    Values must have their final types: what a dialect would still convert is refused here.
+    """
+    if isinstance(params.stop, str):
+        raise InvalidRequest(f"stop must be a tuple of strings, not {show(params.stop)}", param="stop")
+    whole = (params.top_k, params.n, params.min_tokens, params.seed, params.logprobs, params.max_tokens)
+    for value in (*whole, *params.logit_bias):
+        if value is not None and type(value) is not int:
+            raise InvalidRequest(f"counts, seeds and token ids must be integers, not {show(value)}")
     for field in (
         "temperature",
         "top_p",
@@ -207,4 +216,6 @@ def prompt(ids: Sequence[int], vocab_size: int) -> None:
     """A prompt has at least one token, all of them in the vocabulary."""
     if not ids:
         raise InvalidRequest("the prompt is empty: it must have at least one token", param="prompt")
+    if set(map(type, ids)) != {int}:
+        raise InvalidRequest("the prompt must be token ids, all of them integers", param="prompt")
     in_vocabulary("prompt", ids, vocab_size)

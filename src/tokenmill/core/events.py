@@ -34,7 +34,7 @@ class RequestEnded(Event, frozen=True, kw_only=True):
     """Exactly one an accepted request.
 
     Times are seconds from acceptance; None where the request never got that far.
-    `finish_reasons` has one entry a finished choice. `wasted_tokens` were generated and not delivered.
+    `finish_reasons` has one entry a finished choice. `wasted_tokens` were sampled and never handed out.
     """
 
     request_id: str
@@ -55,6 +55,9 @@ class RequestEnded(Event, frozen=True, kw_only=True):
 
 class StepCompleted(Event, frozen=True, kw_only=True):
     """One engine step.
+
+    Its tokens are prompt tokens computed for the first time, tokens computed again after a preemption, and
+    the rest, which is decoding.
 
     `token_gaps_s` holds, for each sequence that got a further token, the seconds since its last one.
     `compute_s` is inside the kernels; `idle_s` is the wait before this step with nothing to do.
@@ -89,7 +92,7 @@ class PrefixLookup(Event, frozen=True, kw_only=True):
 
 
 class Preempted(Event, frozen=True, kw_only=True):
-    """A running sequence gave blocks back; `lost_tokens` must be computed again."""
+    """A sequence gave blocks back; `lost_tokens` must be computed again."""
 
     request_id: str
     freed_blocks: int

@@ -103,16 +103,20 @@ class BlockPool:
             self._key_of[block] = key
         return key
 
-    def match(self, tokens: Items[int], block_size: int, salt: bytes) -> list[tuple[int, bytes]]:
+    def match(
+        self, tokens: Items[int], block_size: int, salt: bytes, known: Items[bytes] = ()
+    ) -> list[tuple[int, bytes]]:
         """The longest known chain of full blocks of `tokens`: (block, key) of each, none held yet.
 
-        The last token is left out, since its logits have to be computed.
+        `known` are the keys of leading blocks the caller has already; the chain goes on behind them. The
+        last token is left out, since its logits have to be computed.
         """
         found: list[tuple[int, bytes]] = []
-        parent = root_key(salt)
+        parent = known[-1] if known else root_key(salt)
         if not self._caching:
             return found
-        for start in range(0, (len(tokens) - 1) // block_size * block_size, block_size):
+        end = (len(tokens) - 1) // block_size * block_size
+        for start in range(len(known) * block_size, end, block_size):
             packed = pack_tokens(tokens[start : start + block_size])
             key = chain_key(parent, packed)
             entry = self._entries.get(key)
@@ -121,6 +125,22 @@ class BlockPool:
             found.append((entry.block, key))
             parent = key
         return found
+
+    def private(self, blocks: Items[int]) -> int:
+        """How many blocks at the end of `blocks` have one holder, so that releasing them frees them."""
+        count = 0
+        for block in reversed(blocks):
+            if self._holders[block] != 1:
+                break
+            count += 1
+        return count
+
+    def forget(self, blocks: Items[int]) -> None:
+        """Makes held blocks unfindable: what they hold must not be used again."""
+        for block in blocks:
+            key = self._key_of.pop(block, None)
+            if key is not None:
+                del self._entries[key]
 
     def idle(self, block: int) -> bool:
         """Whether a block is cached and held by nobody, so that holding it makes one fewer available."""

@@ -79,15 +79,14 @@ class EngineCore:
         self._clock = clock
         self._where = {"model": model, "instance": instance}
         self._requests: dict[str, RequestState] = {}
+        self._with_deadline: dict[str, RequestState] = {}
         self._arrivals = 0
+        # Whether the last step got anything done; an engine that has work must.
+        self.progressed = True
 
     @property
     def has_work(self) -> bool:
         return bool(self._requests)
-
-    @property
-    def request_count(self) -> int:
-        return len(self._requests)
 
     def add(self, request: GenerateRequest) -> None:
         """Accepts a request.
@@ -108,6 +107,8 @@ class EngineCore:
         )
         self._arrivals += len(state.choices)
         self._requests[request.request_id] = state
+        if request.deadline is not None:
+            self._with_deadline[request.request_id] = state
         for choice in state.choices:
             self.scheduler.add(choice.seq)
         self._bus.publish(
@@ -127,7 +128,7 @@ class EngineCore:
         """Drops a request and its blocks at once. Unknown ids are those that have ended."""
         state = self._requests.get(request_id)
         if state is not None:
-            self._end(state, "cancelled", wasted=state.completion_tokens)
+            self._end(state, "cancelled")
 
     def fail_all(self, error: Callable[[], TokenmillError]) -> list[Output]:
         """Ends every request with an error."""
@@ -140,8 +141,9 @@ class EngineCore:
         plan = self.scheduler.plan()
         self._tell_plan(plan, began)
         planned = self._clock.monotonic()
-        prefill = sum(chunk.count for chunk in plan.chunks if not chunk.seq.decoding)
+        prefill = sum(chunk.prefilled for chunk in plan.chunks)
         recomputed = sum(chunk.recomputed for chunk in plan.chunks)
+        self.progressed = bool(plan.chunks) or not self.has_work
         sampled, failed, sample_s = self._compute(plan.chunks)
         computed = self._clock.monotonic() - sample_s
         outputs += failed
@@ -155,7 +157,7 @@ class EngineCore:
                 running=len(self.scheduler.running),
                 waiting=len(self.scheduler.waiting),
                 prefill_tokens=prefill,
-                decode_tokens=plan.tokens - prefill,
+                decode_tokens=plan.tokens - prefill - recomputed,
                 recomputed_tokens=recomputed,
                 sampled_tokens=len(sampled),
                 kv_blocks_active=pool.active,
@@ -176,7 +178,7 @@ class EngineCore:
     def _expire(self, now: float) -> list[Output]:
         return [
             self._fail(state, DeadlineExceeded("the request's deadline has passed"))
-            for state in list(self._requests.values())
+            for state in list(self._with_deadline.values())
             if state.request.deadline is not None and state.request.deadline < now
         ]
 
@@ -195,9 +197,9 @@ class EngineCore:
                         hit_tokens=seq.cached_tokens,
                     )
                 )
-        for loss in plan.preempted:
-            self._requests[loss.seq.request.request_id].preemptions += 1
-            log.info(
+        for loss in plan.preempted.values():
+            self._requests[loss.seq.request.request_id].preemptions += loss.stopped
+            log.debug(
                 "request %s gave back %d blocks; %d tokens will be computed again",
                 loss.seq.request.request_id,
                 loss.freed_blocks,
@@ -245,18 +247,28 @@ class EngineCore:
 
     def _broken(self, seq: Sequence, fault: Exception) -> Output:
         state = self._requests[seq.request.request_id]
+        self._discard(state)
         if isinstance(fault, CorruptLogits):
             log.error("request %s: the model's output is not a number", seq.request.request_id)
         else:
             log.error("request %s broke the engine step", seq.request.request_id, exc_info=fault)
         return self._fail(state, GenerationFailed("the engine could not compute this request"))
 
+    def _discard(self, state: RequestState) -> None:
+        """Wipes what a broken request computed: a number that is none would spread through padding, and a
+        later prompt must not find it."""
+        pool = self.scheduler.pool
+        for choice in state.choices:
+            own = choice.seq.blocks[len(choice.seq.blocks) - pool.private(choice.seq.blocks) :]
+            pool.forget(choice.seq.blocks)
+            self._program.clear(own)
+
     def _deliver(self, sampled: Items[tuple[Choice, Sampled]], outputs: list[Output]) -> tuple[float, ...]:
         now = self._clock.monotonic()
         gaps = []
         for choice, token in sampled:
             if choice.seq.phase is not Phase.RUNNING:
-                continue
+                continue  # a sibling broke in this very step, and the request with it
             state = self._requests[choice.seq.request.request_id]
             if state.first_token_at is None:
                 state.first_token_at = now
@@ -280,13 +292,14 @@ class EngineCore:
         return self._requests[seq.request.request_id].choices[seq.index]
 
     def _fail(self, state: RequestState, error: TokenmillError) -> Output:
-        self._end(state, "failed", error_code=error.code, wasted=0)
+        self._end(state, "failed", error_code=error.code)
         return Output(state.request.request_id, error=error, done=True)
 
-    def _end(self, state: RequestState, outcome: Outcome, *, error_code: str = "", wasted: int = 0) -> None:
+    def _end(self, state: RequestState, outcome: Outcome, *, error_code: str = "") -> None:
         for choice in state.choices:
             self.scheduler.finish(choice.seq)
         del self._requests[state.request.request_id]
+        self._with_deadline.pop(state.request.request_id, None)
         now = self._clock.monotonic()
         self._bus.publish(
             RequestEnded(
@@ -300,7 +313,7 @@ class EngineCore:
                 prompt_tokens=len(state.request.prompt_ids),
                 cached_tokens=state.cached_tokens,
                 completion_tokens=state.completion_tokens,
-                wasted_tokens=wasted,
+                wasted_tokens=state.wasted_tokens,
                 preemptions=state.preemptions,
                 queue_s=_since(state.started_at, state.accepted_at),
                 ttft_s=_since(state.first_token_at, state.accepted_at),

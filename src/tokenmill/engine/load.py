@@ -115,14 +115,14 @@ def _bind(packed: Program, source: ModelSource, plan: MemoryPlan, kv_dtype: torc
 
 def warm(program: ReferenceProgram, plan: MemoryPlan, flags: ModelFlags) -> None:
     """Runs a prefill and a decode step, so that the first request does not pay for first calls."""
-    tokens = min(WARM_TOKENS, flags.max_num_batched_tokens, plan.max_model_len)
+    tokens = min(WARM_TOKENS, flags.max_num_batched_tokens, plan.max_model_len, plan.kv_tokens)
     blocks = np.arange(-(-tokens // plan.block_size), dtype=np.int64)[None]
     positions = np.arange(tokens, dtype=np.int64)
-    ones = np.zeros(tokens, dtype=np.int64)
+    zeros = np.zeros(tokens, dtype=np.int64)
     ends = np.array([0, tokens], dtype=np.int64)
-    program.run(Step(ones, positions, positions, ends, ends[1:], blocks, ends[1:] - 1))
+    program.run(Step(zeros, positions, positions, ends, ends[1:], blocks, ends[1:] - 1))
     rows = min(WARM_SEQUENCES, tokens)
     rank = np.arange(rows + 1, dtype=np.int64)
     last = np.full(rows, tokens - 1, dtype=np.int64)
     tables = np.repeat(blocks, rows, axis=0)
-    program.run(Step(ones[:rows], last, last, rank, last + 1, tables, rank[:-1]))
+    program.run(Step(zeros[:rows], last, last, rank, last + 1, tables, rank[:-1]))

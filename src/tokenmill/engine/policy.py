@@ -45,23 +45,25 @@ def growth_blocks(seq: Sequence, expected: int, block_size: int) -> int:
     return max(0, blocks_for(reserved, block_size) - len(seq.blocks))
 
 
-def fits_now(need: int, available: int, expected_growth: int, *, alone: bool) -> bool:
-    """Admits when the whole sequence fits beside what the running ones are expected to grow by.
+def fits_now(need: int, available: int, expected_growth: int) -> bool:
+    """Admits when the whole sequence fits beside what the running ones are expected to grow by."""
+    return need + expected_growth <= available
 
-    With nothing running there is nothing to protect, and waiting would be for ever.
+
+def choose_victim(
+    candidates: Iterable[tuple[Sequence, int]], wanted: int, block_size: int
+) -> Sequence | None:
+    """Whom to take `wanted` blocks from, of (sequence, blocks at its end that it does not share).
+
+    First those preempted already, then the least recompute a freed block: only a sequence's tail is taken, so
+    the price is the tokens in it. Who shares all its blocks frees none and comes last, youngest first.
     """
-    return need <= available and (alone or need + expected_growth <= available)
 
-
-def choose_victim(candidates: Iterable[Sequence], wanted: int, block_size: int) -> Sequence | None:
-    """Whom to take `wanted` blocks from: first those preempted already, then least recompute a block.
-
-    Only a sequence's tail is taken, so the price is the tokens in it.
-    """
-
-    def price(seq: Sequence) -> tuple[bool, float, int]:
-        freed = min(wanted, len(seq.blocks))
+    def price(candidate: tuple[Sequence, int]) -> tuple[bool, bool, float, int]:
+        seq, own = candidate
+        freed = min(wanted, own)
         kept = (len(seq.blocks) - freed) * block_size
-        return (not seq.preempted, max(0, seq.computed - kept) / freed, -seq.arrival)
+        lost = max(0, seq.computed - kept) / freed if freed else 0.0
+        return (own == 0, not seq.preempted, lost, -seq.arrival)
 
-    return min((seq for seq in candidates if seq.blocks), key=price, default=None)
+    return min((c for c in candidates if c[0].blocks), key=price, default=(None, 0))[0]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from tokenmill.core.request import GenerateRequest
 from tokenmill.engine.output import OutputStream, Vocabulary
-from tokenmill.engine.sampler import SamplerState
+from tokenmill.engine.sampler_state import SamplerState
 from tokenmill.engine.sequence import Sequence
 
 
@@ -33,6 +33,7 @@ class RequestState:
     started_at: float | None = None
     first_token_at: float | None = None
     preemptions: int = 0
+    wasted_tokens: int = 0
     finish_reasons: list[str] = field(default_factory=list)
 
     @property
@@ -57,8 +58,7 @@ def open_request(
     params = request.sampling
     ends = frozenset(eos_ids)
     seed = params.seed if params.seed is not None else secrets.randbits(63)
-    forbidden = tuple(sorted({*ends, *params.stop_token_ids})) if params.min_tokens else ()
-    prompt = frozenset(request.prompt_ids) if params.repetition_penalty != 1 else frozenset()
+    forbidden = {*params.stop_token_ids} if params.ignore_eos else {*ends, *params.stop_token_ids}
     choices: list[Choice] = []
     for index in range(params.n):
         seq = Sequence(
@@ -70,6 +70,6 @@ def open_request(
             max_total=max_total,
             leader=choices[0].seq if choices else None,
         )
-        sampler = SamplerState(params, seed, index, prompt, forbidden)
+        sampler = SamplerState(params, seed, index, prompt=request.prompt_ids, forbidden_until_min=forbidden)
         choices.append(Choice(seq, sampler, OutputStream(seq, vocabulary, ends)))
     return RequestState(request=request, accepted_at=now, choices=choices, open=params.n)

@@ -1,43 +1,28 @@
 """Logits to tokens, for all rows of a step at once.
 
 Order: penalties and bias on the raw logits, then temperature, top-k, top-p (over what top-k left), min-p.
-Log-probabilities are raw: of the model's logits before any of these.
+Log-probabilities are raw: of the model's logits before any of these. A row is drawn the same way whatever
+its neighbours ask for.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections.abc import Callable
 from collections.abc import Sequence as Items
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
-from tokenmill.core.request import SamplingParams
 from tokenmill.engine.random import uniform
+from tokenmill.engine.sampler_state import SamplerState
 
-
-@dataclass
-class SamplerState:
-    """What sampling needs to know of one sequence, kept up to date by `observe`.
-
-    Attributes:
-        seed: the request's, or one drawn for it.
-        forbidden_until_min: tokens that may not come before `min_tokens` outputs.
-    """
-
-    params: SamplingParams
-    seed: int
-    choice: int
-    prompt_tokens: frozenset[int]
-    forbidden_until_min: tuple[int, ...] = ()
-    output_len: int = 0
-    output_counts: Counter[int] = field(default_factory=Counter)
-
-    def observe(self, token: int) -> None:
-        """Counts a sampled token."""
-        self.output_len += 1
-        self.output_counts[token] += 1
+# Below this a temperature is greedy: dividing by it would overflow.
+GREEDY_BELOW = 1e-5
+# The likeliest tokens looked at for top-k and top-p before a whole row is sorted.
+HEAD = 1024
+# Probabilities summed up at once when a draw is located.
+PART = 256
 
 
 @dataclass(frozen=True)
@@ -67,117 +52,141 @@ def sample(logits: torch.Tensor, states: Items[SamplerState]) -> list[Sampled]:
     Raises:
         CorruptLogits: a row holds NaN or infinity; no row has been drawn.
     """
-    finite = logits.isfinite().all(dim=-1)
+    finite = logits.sum(dim=-1).isfinite()  # one pass: whatever is no number makes the sum none
     if not bool(finite.all()):
         raise CorruptLogits(int(finite.logical_not().nonzero()[0]))
-    reported = _raw_logprobs(logits, states)
+    reported = _reported_rows(logits, states)
     _penalize(logits, states)
     _bias(logits, states)
     tokens = logits.argmax(dim=-1)
-    random = [row for row, state in enumerate(states) if state.params.temperature > 0]
+    random = [row for row, state in enumerate(states) if state.params.temperature >= GREEDY_BELOW]
     if random:
         chosen = [states[row] for row in random]
         tokens[random] = _draw(logits if len(random) == len(states) else logits[random], chosen)
-    return [
-        _report(int(token), reported.get(row), states[row].params.logprobs)
-        for row, token in enumerate(tokens.tolist())
-    ]
+    return _with_logprobs(tokens.tolist(), reported, states)
 
 
-def _raw_logprobs(logits: torch.Tensor, states: Items[SamplerState]) -> dict[int, torch.Tensor]:
+def _reported_rows(logits: torch.Tensor, states: Items[SamplerState]) -> dict[int, torch.Tensor]:
+    """Raw log-probabilities of the rows whose request wants some."""
     rows = [row for row, state in enumerate(states) if state.params.logprobs is not None]
     if not rows:
         return {}
     return dict(zip(rows, torch.log_softmax(logits[rows], dim=-1), strict=True))
 
 
-def _report(token: int, logprobs: torch.Tensor | None, count: int | None) -> Sampled:
-    if logprobs is None:
-        return Sampled(token)
-    top: tuple[tuple[int, float], ...] = ()
-    if count:
-        values, ids = logprobs.topk(min(count, len(logprobs)))
-        top = tuple(zip(ids.tolist(), values.tolist(), strict=True))
-    return Sampled(token, float(logprobs[token]), top)
+def _with_logprobs(
+    tokens: Items[int], reported: dict[int, torch.Tensor], states: Items[SamplerState]
+) -> list[Sampled]:
+    found = [Sampled(token) for token in tokens]
+    counts = {row: states[row].params.logprobs or 0 for row in reported}
+    if not counts:
+        return found
+    table = torch.stack(list(reported.values()))
+    values, ids = table.topk(min(max(counts.values()), table.shape[-1]), dim=-1)
+    for at, (row, count) in enumerate(counts.items()):
+        top = tuple(zip(ids[at, :count].tolist(), values[at, :count].tolist(), strict=True))
+        found[row] = Sampled(tokens[row], float(table[at, tokens[row]]), top)
+    return found
 
 
 def _penalize(logits: torch.Tensor, states: Items[SamplerState]) -> None:
     """Repetition (Keskar et al. 2019, over prompt and output), frequency and presence (output alone)."""
-    rows: list[int] = []
-    tokens: list[int] = []
-    factors: list[float] = []
-    offsets: list[float] = []
-    for row, state in enumerate(states):
-        p, counts = state.params, state.output_counts
-        repeats = p.repetition_penalty != 1
-        if not (repeats or p.presence_penalty or p.frequency_penalty):
-            continue
-        seen = sorted(state.prompt_tokens.union(counts) if repeats else counts)
-        rows += [row] * len(seen)
-        tokens += seen
-        factors += [p.repetition_penalty] * len(seen)
-        offsets += [
-            p.frequency_penalty * counts[token] + (p.presence_penalty if counts[token] else 0.0)
-            for token in seen
-        ]
-    if rows:
-        at = (torch.tensor(rows), torch.tensor(tokens))
-        factor = torch.tensor(factors)
-        value = logits[at]
-        logits[at] = torch.where(value > 0, value / factor, value * factor) - torch.tensor(offsets)
+    rows = [(row, state) for row, state in enumerate(states) if state.penalized]
+    if not rows:
+        return
+    seen = [state.seen() for _, state in rows]
+    at = (_owners(rows, [len(ids) for ids, _ in seen]), torch.cat([ids for ids, _ in seen]))
+    lengths = torch.tensor([len(ids) for ids, _ in seen])
+
+    def each(value: Callable[[SamplerState], float]) -> torch.Tensor:
+        return torch.tensor([value(state) for _, state in rows]).repeat_interleave(lengths)
+
+    counts = torch.cat([counts for _, counts in seen])
+    factor = each(lambda state: state.params.repetition_penalty)
+    value = logits[at]
+    value = torch.where(value > 0, value / factor, value * factor)
+    value -= each(lambda state: state.params.frequency_penalty) * counts
+    value -= each(lambda state: state.params.presence_penalty) * (counts > 0)
+    logits[at] = value
 
 
 def _bias(logits: torch.Tensor, states: Items[SamplerState]) -> None:
     """`logit_bias`, and no end before `min_tokens`."""
-    rows: list[int] = []
-    tokens: list[int] = []
-    values: list[float] = []
-    for row, state in enumerate(states):
-        for token, value in state.params.logit_bias.items():
-            rows.append(row)
-            tokens.append(token)
-            values.append(value)
-        if state.output_len < state.params.min_tokens:
-            for token in state.forbidden_until_min:
-                rows.append(row)
-                tokens.append(token)
-                values.append(-math.inf)
+    rows = [(row, state) for row, state in enumerate(states) if len(state.bias_ids)]
     if rows:
-        logits.index_put_((torch.tensor(rows), torch.tensor(tokens)), torch.tensor(values), accumulate=True)
+        owners = _owners(rows, [len(state.bias_ids) for _, state in rows])
+        ids = torch.cat([state.bias_ids for _, state in rows])
+        values = torch.cat([state.bias_values for _, state in rows])
+        logits.index_put_((owners, ids), values, accumulate=True)
+    early = [(row, state) for row, state in enumerate(states) if state.output_len < state.params.min_tokens]
+    for row, state in early:
+        logits[row, state.forbidden_until_min] = -math.inf
+
+
+def _owners(rows: Items[tuple[int, SamplerState]], lengths: Items[int]) -> torch.Tensor:
+    return torch.tensor([row for row, _ in rows]).repeat_interleave(torch.tensor(lengths))
 
 
 def _draw(logits: torch.Tensor, states: Items[SamplerState]) -> torch.Tensor:
     """One random token a row, [rows]; by inverting the cumulated distribution at a counter-based number."""
     params = [state.params for state in states]
-    # Doubles, so that a sum over a large vocabulary does not round rare tokens away.
-    scaled = logits.double() / torch.tensor([p.temperature for p in params], dtype=torch.float64)[:, None]
+    scaled = logits / torch.tensor([p.temperature for p in params])[:, None]
     probs = torch.softmax(scaled, dim=-1)
     cut = [row for row, p in enumerate(params) if p.top_k or p.top_p < 1]
     if cut:
-        ranked, order = probs[cut].sort(dim=-1, descending=True, stable=True)
-        _keep_top_k(ranked, [params[row].top_k for row in cut])
-        _keep_top_p(ranked, [params[row].top_p for row in cut])
-        # Back in the vocabulary's order: a row is drawn the same way whatever its neighbours ask for.
-        probs[cut] = torch.empty_like(ranked).scatter_(-1, order, ranked)
-    floor = torch.tensor([p.min_p for p in params], dtype=torch.float64)[:, None]
+        top_k = torch.tensor([params[row].top_k for row in cut])
+        top_p = torch.tensor([params[row].top_p for row in cut], dtype=torch.float64)
+        probs[cut] = _likeliest(probs[cut], top_k, top_p)
+    floor = torch.tensor([p.min_p for p in params])[:, None]
     probs.masked_fill_(probs < floor * probs.amax(dim=-1, keepdim=True), 0)
     drawn = torch.tensor([uniform(s.seed, s.choice, s.output_len) for s in states], dtype=torch.float64)
-    cumulated = probs.cumsum(dim=-1)
-    at = torch.searchsorted(cumulated, drawn[:, None] * cumulated[:, -1:], right=True)
-    return at.clamp_(max=probs.shape[-1] - 1).squeeze(-1)
+    return _locate(probs, drawn)
 
 
-def _keep_top_k(probs: torch.Tensor, top_k: Items[int]) -> None:
-    """`probs` [rows, vocabulary] in falling order, changed in place. 0 keeps all."""
-    size = probs.shape[-1]
-    limit = torch.tensor([k or size for k in top_k])[:, None]
-    probs.masked_fill_(torch.arange(size) >= limit, 0)
+def _likeliest(probs: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
+    """What top-k (0 keeps all) and then top-p leave of `probs` [rows, vocabulary]; the rest is 0.
+
+    Top-p is the least head whose mass reaches it (Holtzman et al. 2020); the first token always stays.
+    """
+    width = probs.shape[-1]
+    kept = torch.zeros_like(probs)
+    rows = torch.arange(len(probs))
+    for size in (min(HEAD, width), width):
+        ranked, order = probs[rows].topk(size, dim=-1)
+        cumulated = ranked.cumsum(dim=-1, dtype=torch.float64)
+        limit = torch.where(top_k[rows] > 0, top_k[rows], width)[:, None]
+        # The mass top-p is a share of: the first k tokens, or all.
+        mass = cumulated.gather(-1, (limit - 1).clamp(max=size - 1))
+        mass = torch.where(limit > size, 1.0, mass)
+        goal = torch.where(top_p[rows] >= 1, torch.inf, top_p[rows])[:, None] * mass
+        rank = torch.arange(size)
+        ranked = ranked.masked_fill((rank >= limit) | (cumulated - ranked >= goal), 0)
+        kept[rows] = torch.zeros_like(kept[rows]).scatter_(-1, order, ranked)
+        # A row is settled when its cut lies within what was looked at.
+        rows = rows[((ranked[:, -1] > 0) & (limit.squeeze(-1) > size)).nonzero().squeeze(-1)]
+        if len(rows) == 0:
+            break
+    return kept
 
 
-def _keep_top_p(probs: torch.Tensor, top_p: Items[float]) -> None:
-    """Keeps the least head whose mass reaches `top_p` (Holtzman et al. 2020); the first always stays."""
-    cumulated = probs.cumsum(dim=-1)
-    limit = torch.tensor(top_p, dtype=torch.float64)[:, None]
-    # 1 keeps all, whatever rounding made of the sum.
-    limit = torch.where(limit >= 1, torch.inf, limit * cumulated[:, -1:])
-    probs.masked_fill_(cumulated - probs >= limit, 0)
+def _locate(probs: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
+    """The token at which the cumulated `probs` [rows, vocabulary] pass the share `drawn` [rows] of their sum.
+
+    First among sums of parts, then within one, in doubles: a sum over a large vocabulary would round rare
+    tokens away.
+    """
+    rows = torch.arange(len(probs))
+    padding = -probs.shape[-1] % PART
+    parts = torch.nn.functional.pad(probs, (0, padding)).view(len(probs), -1, PART)
+    sums = parts.sum(dim=-1, dtype=torch.float64)
+    cumulated = sums.cumsum(dim=-1)
+    part = _first_above(cumulated, drawn * cumulated[:, -1])
+    before = cumulated[rows, part] - sums[rows, part]
+    inner = parts[rows, part].double().cumsum(dim=-1)
+    return part * PART + _first_above(inner, drawn * cumulated[:, -1] - before)
+
+
+def _first_above(cumulated: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Index of the first entry above `value`, which rounding may have put just past the last one."""
+    below_last = torch.nextafter(cumulated[:, -1], torch.zeros(1, dtype=torch.float64))
+    return torch.searchsorted(cumulated, torch.minimum(value, below_last)[:, None], right=True).squeeze(-1)

@@ -33,25 +33,31 @@ class Chunk:
         """Tokens of it that had been computed before a preemption."""
         return max(0, min(self.seq.high_water, self.start + self.count) - self.start)
 
+    @property
+    def prefilled(self) -> int:
+        """Prompt tokens of it that are computed for the first time."""
+        first = self.start + self.recomputed
+        return max(0, min(self.seq.prompt_len, self.start + self.count) - first)
 
-@dataclass(frozen=True)
+
+@dataclass
 class Preemption:
+    """What a sequence gave back in one step. `stopped` when it was running."""
+
     seq: Sequence
-    freed_blocks: int
-    lost_tokens: int
+    freed_blocks: int = 0
+    lost_tokens: int = 0
+    stopped: bool = False
 
 
 @dataclass
 class Plan:
-    """One step. `admitted` are the sequences that joined, `preempted` those that gave blocks back."""
+    """One step. `admitted` are the sequences that joined, `preempted` those that gave something back."""
 
     chunks: list[Chunk] = field(default_factory=list)
     admitted: list[Sequence] = field(default_factory=list)
-    preempted: list[Preemption] = field(default_factory=list)
-
-    @property
-    def tokens(self) -> int:
-        return sum(chunk.count for chunk in self.chunks)
+    preempted: dict[Sequence, Preemption] = field(default_factory=dict)
+    tokens: int = 0
 
 
 class Scheduler:
@@ -62,6 +68,8 @@ class Scheduler:
         self.pool = BlockPool(num_blocks, caching=flags.enable_prefix_caching)
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
+        # Waiting sequences that keep blocks.
+        self._preempted: set[Sequence] = set()
         self._caching = flags.enable_prefix_caching
         self._static = flags.batching == "static"
         self._max_seqs = flags.max_num_seqs
@@ -78,7 +86,7 @@ class Scheduler:
 
         Shared blocks are full, so what is unused lies in the blocks a sequence has to itself.
         """
-        live = (*self.running, *self.waiting)
+        live = (*self.running, *self._preempted)
         unused = sum(len(seq.blocks) * self.block_size - seq.computed for seq in live)
         return self.pool.active * self.block_size - unused
 
@@ -89,12 +97,18 @@ class Scheduler:
     def plan(self) -> Plan:
         """Hands out at most the step's token budget: decodes, then running prefills, then admissions."""
         plan = Plan()
-        scheduled: set[Sequence] = set()
         for seq in sorted(self.running, key=policy.step_order):
             if seq.phase is Phase.RUNNING:  # else a sequence before it has taken its blocks
-                self._schedule(seq, plan, scheduled)
+                self._schedule(seq, plan)
         if not self._static or not self.running:
-            self._admit(plan, scheduled)
+            self._admit(plan)
+        if self.running and not plan.chunks:
+            # Whoever runs lacks blocks that older, preempted sequences keep. With all of them in the queue
+            # the oldest is alone, and takes what it needs.
+            for seq in list(self.running):
+                self._preempt(seq, 0, plan)
+            plan.preempted.clear()
+            self._admit(plan)
         return plan
 
     def finish(self, seq: Sequence) -> None:
@@ -103,6 +117,7 @@ class Scheduler:
             return
         (self.running if seq.phase is Phase.RUNNING else self.waiting).remove(seq)
         seq.phase = Phase.FINISHED
+        self._preempted.discard(seq)
         self.pool.release(seq.blocks)
         seq.blocks = []
 
@@ -129,108 +144,131 @@ class Scheduler:
                 raise RuntimeError("a sequence has computed tokens without blocks")
 
     def _register(self, seq: Sequence) -> None:
+        if not self._caching:
+            return
         for number in range(len(seq.block_keys), seq.computed // self.block_size):
             start = number * self.block_size
             parent = seq.block_keys[-1] if seq.block_keys else root_key(seq.request.cache_salt)
             packed = pack_tokens(seq.tokens[start : start + self.block_size])
             seq.block_keys.append(self.pool.register(seq.blocks[number], parent, packed))
 
-    def _schedule(self, seq: Sequence, plan: Plan, scheduled: set[Sequence]) -> None:
+    def _schedule(self, seq: Sequence, plan: Plan) -> None:
         wanted = min(seq.pending, self._max_tokens - plan.tokens)
         if wanted > 0:
-            self._make_room(seq, wanted, plan, scheduled)
+            self._make_room(seq, wanted, plan)
             fits = len(seq.blocks) * self.block_size - seq.computed
             count = min(wanted, fits)
             if count > 0:
                 plan.chunks.append(Chunk(seq, seq.computed, count))
-                scheduled.add(seq)
+                plan.tokens += count
 
-    def _make_room(self, seq: Sequence, tokens: int, plan: Plan, scheduled: set[Sequence]) -> None:
+    def _make_room(self, seq: Sequence, tokens: int, plan: Plan) -> None:
         """Gives `seq` blocks for `tokens` more tokens, or as many as there are.
 
-        Blocks are taken only from younger sequences, so the oldest one always goes on.
+        Blocks are taken only from younger sequences that are not in this step yet.
         """
         missing = policy.blocks_for(seq.computed + tokens, self.block_size) - len(seq.blocks)
-        while missing > self.pool.available:
-            younger = (
-                other
-                for other in (*self.running, *self.waiting)
-                if policy.queue_order(other) > policy.queue_order(seq) and other not in scheduled
+        if missing > self.pool.available:
+            scheduled = {chunk.seq for chunk in plan.chunks}
+            mine = policy.queue_order(seq)
+            self._take_back(
+                missing,
+                [
+                    other
+                    for other in (*self.running, *self._preempted)
+                    if policy.queue_order(other) > mine and other not in scheduled
+                ],
+                plan,
             )
-            victim = policy.choose_victim(younger, missing - self.pool.available, self.block_size)
-            if victim is None:
-                break
-            plan.preempted.append(self._preempt(victim, missing - self.pool.available))
         seq.blocks += self.pool.take(max(0, min(missing, self.pool.available))) or []
 
-    def _preempt(self, seq: Sequence, wanted: int) -> Preemption:
-        """Takes up to `wanted` blocks from the tail; the head stays, and waits for its turn."""
-        freed = min(wanted, len(seq.blocks))
-        kept = len(seq.blocks) - freed
+    def _take_back(self, wanted: int, holders: list[Sequence], plan: Plan) -> None:
+        """Makes `wanted` blocks available out of the tails of `holders`, as far as those go."""
+        while wanted > self.pool.available:
+            missing = wanted - self.pool.available
+            candidates = ((seq, self.pool.private(seq.blocks)) for seq in holders)
+            victim = policy.choose_victim(candidates, missing, self.block_size)
+            if victim is None:
+                return
+            own = self.pool.private(victim.blocks)
+            self._preempt(victim, min(missing, own) if own else len(victim.blocks), plan)
+
+    def _preempt(self, seq: Sequence, count: int, plan: Plan) -> None:
+        """Takes `count` blocks from the tail; the head stays, and waits for its turn."""
+        kept = len(seq.blocks) - count
         lost = max(0, seq.computed - kept * self.block_size)
+        before = self.pool.available
         self.pool.release(seq.blocks[kept:])
         del seq.blocks[kept:]
         del seq.block_keys[kept:]
         seq.computed -= lost
+        loss = plan.preempted.setdefault(seq, Preemption(seq))
+        loss.freed_blocks += self.pool.available - before
+        loss.lost_tokens += lost
         if seq.phase is Phase.RUNNING:
             self.running.remove(seq)
             seq.phase = Phase.WAITING
-            seq.preempted = True
+            seq.preempted = loss.stopped = True
+            self._preempted.add(seq)
             self.add(seq)
-        return Preemption(seq, freed, lost)
 
-    def _admit(self, plan: Plan, scheduled: set[Sequence]) -> None:
-        for seq in list(self.waiting):
-            if len(self.running) >= self._max_seqs or plan.tokens >= self._max_tokens:
+    def _admit(self, plan: Plan) -> None:
+        at = 0
+        while at < len(self.waiting) and len(self.running) < self._max_seqs:
+            seq = self.waiting[at]
+            # A static batch is formed as a whole; its prompts are computed in the steps that follow.
+            if plan.tokens >= self._max_tokens and not self._static:
                 return
             if self._waits_for_leader(seq):
+                at += 1
                 continue
-            if seq.preempted and any(p.seq is seq for p in plan.preempted):
+            if seq in plan.preempted:
                 return
-            if not self._fits(seq, plan):
+            found = self._find(seq)
+            if not self._fits(seq, found, plan):
                 return
-            self._start(seq, plan)
-            self._schedule(seq, plan, scheduled)
+            self._start(seq, found, plan)
+            self._schedule(seq, plan)
 
     def _waits_for_leader(self, seq: Sequence) -> bool:
         leader = seq.leader
         return (
             self._caching
+            and not self._static
             and leader is not None
             and leader.phase is not Phase.FINISHED
             and leader.high_water < leader.prompt_len
         )
 
-    def _fits(self, seq: Sequence, plan: Plan) -> bool:
-        # The blocks a sequence kept through preemption are its own; others may be found in the cache.
-        hits = [] if seq.blocks else self.pool.match(seq.tokens, self.block_size, seq.request.cache_salt)
-        shared = sum(not self.pool.idle(block) for block, _ in hits)
+    def _find(self, seq: Sequence) -> list[tuple[int, bytes]]:
+        """Cached blocks a sequence can go on with behind those it has."""
+        if seq.computed != len(seq.blocks) * self.block_size or len(seq.block_keys) != len(seq.blocks):
+            return []
+        return self.pool.match(seq.tokens, self.block_size, seq.request.cache_salt, seq.block_keys)
+
+    def _fits(self, seq: Sequence, found: list[tuple[int, bytes]], plan: Plan) -> bool:
+        shared = sum(not self.pool.idle(block) for block, _ in found)
         need = policy.blocks_for(seq.total, self.block_size) - len(seq.blocks) - shared
+        if not self.running:
+            # Nothing runs, so what other waiting sequences kept is all that can be in the way.
+            self._take_back(need, [other for other in self._preempted if other is not seq], plan)
+            return True
         expected = policy.expected_output(self._recent_outputs)
         growth = sum(policy.growth_blocks(other, expected, self.block_size) for other in self.running)
         own = policy.growth_blocks(seq, expected, self.block_size)
         own -= policy.blocks_for(seq.total, self.block_size) - len(seq.blocks)
-        alone = not self.running
-        while alone and need > self.pool.available:
-            # Nothing runs, so what other waiting sequences kept is all that can be in the way.
-            holders = (other for other in self.waiting if other is not seq)
-            victim = policy.choose_victim(holders, need - self.pool.available, self.block_size)
-            if victim is None:
-                break
-            plan.preempted.append(self._preempt(victim, need - self.pool.available))
-        return policy.fits_now(need, self.pool.available, growth + max(0, own), alone=alone)
+        return policy.fits_now(need, self.pool.available, growth + max(0, own))
 
-    def _start(self, seq: Sequence, plan: Plan) -> None:
+    def _start(self, seq: Sequence, found: list[tuple[int, bytes]], plan: Plan) -> None:
         self.waiting.remove(seq)
+        self._preempted.discard(seq)
         self.running.append(seq)
         seq.phase = Phase.RUNNING
         seq.preempted = False
-        if not seq.blocks:
-            found = self.pool.match(seq.tokens, self.block_size, seq.request.cache_salt)
-            self.pool.hold([block for block, _ in found])
-            seq.blocks = [block for block, _ in found]
-            seq.block_keys = [key for _, key in found]
-            seq.computed = len(found) * self.block_size
-            if seq.high_water == 0:
-                seq.cached_tokens = seq.computed
+        self.pool.hold([block for block, _ in found])
+        seq.blocks += [block for block, _ in found]
+        seq.block_keys += [key for _, key in found]
+        seq.computed += len(found) * self.block_size
+        if seq.high_water == 0:
+            seq.cached_tokens = seq.computed
         plan.admitted.append(seq)

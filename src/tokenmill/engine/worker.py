@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections import defaultdict
@@ -181,6 +182,7 @@ class EngineWorker:
             if self._ready.is_set():
                 log.critical("the engine has stopped", exc_info=fault)
             self._error = self._error or fault
+            self._fail_all()
         finally:
             with self._changed:
                 self._stopping = self._ended = True
@@ -189,6 +191,12 @@ class EngineWorker:
             self._end_all(left)
             for tell in self._watchers:
                 tell()
+
+    def _fail_all(self) -> None:
+        """After a crash: each accepted request gets its one outcome, as far as the core still can."""
+        if self._core is not None:
+            with contextlib.suppress(Exception):
+                self._deliver(self._core.fail_all(lambda: EngineStopped("the engine has stopped")))
 
     def _load(self) -> EngineCore:
         began = self._clock.monotonic()
@@ -255,7 +263,8 @@ class EngineWorker:
             self._apply(core, messages)
             # Also after an abort that leaves nothing to do, so that the gauges learn of it.
             outputs = core.step(idle_s=idle_s, lock_s=lock_s)
-            self._last_turn = self._clock.monotonic()
+            if core.progressed:  # a loop that turns and gets nothing done is as stuck as one that hangs
+                self._last_turn = self._clock.monotonic()
             self._deliver(outputs)
 
     def _next(self, core: EngineCore) -> tuple[list[Message], float, float]:
@@ -292,7 +301,7 @@ class EngineWorker:
                         code=refusal.code,
                     )
                 )
-                sink.deliver([Output(request.request_id, error=refusal, done=True)])
+                self._hand_over(sink, [Output(request.request_id, error=refusal, done=True)])
 
     def _deliver(self, outputs: Iterable[Output]) -> None:
         by_sink: dict[int, tuple[Sink, list[Output]]] = {}
@@ -303,7 +312,18 @@ class EngineWorker:
                 if output.done:
                     del self._sinks[output.request_id]
         for sink, theirs in by_sink.values():
-            sink.deliver(theirs)
+            self._hand_over(sink, theirs)
+
+    def _hand_over(self, sink: Sink, outputs: list[Output]) -> None:
+        """A sink that breaks loses its outputs; it does not take the engine with it."""
+        try:
+            sink.deliver(outputs)
+        except Exception:
+            log.exception("a receiver of outputs failed; its requests are dropped")
+            for output in outputs:
+                if self._core is not None:
+                    self._core.abort(output.request_id)
+                self._sinks.pop(output.request_id, None)
 
     def _end_all(self, messages: Iterable[Message]) -> None:
         """Tells everyone who still waits that the engine is gone."""
@@ -318,7 +338,7 @@ class EngineWorker:
         self._sinks.clear()
         for key, ids in left.items():
             gone = EngineStopped("the engine has stopped")
-            sinks[key].deliver([Output(request_id, error=gone, done=True) for request_id in ids])
+            self._hand_over(sinks[key], [Output(request_id, error=gone, done=True) for request_id in ids])
 
 
 def _unforeseen(request: GenerateRequest, fault: Exception) -> GenerationFailed:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator
 
 from tokenmill.core.delta import Delta
-from tokenmill.core.errors import Draining, EngineStopped
+from tokenmill.core.errors import Draining, EngineStopped, GenerationFailed
 from tokenmill.core.request import GenerateRequest
 from tokenmill.engine.core import Output
 from tokenmill.engine.worker import EngineWorker
@@ -32,6 +33,8 @@ class LocalReplica:
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
         if self._draining:
             raise Draining("the server is stopping and takes no new requests")
+        if request.request_id in self._queues:
+            raise GenerationFailed("a request with this id is already running")
         self._loop = asyncio.get_running_loop()
         queue: asyncio.Queue[Output] = asyncio.Queue()
         self._worker.submit(request, self)
@@ -55,8 +58,9 @@ class LocalReplica:
 
     def deliver(self, outputs: list[Output]) -> None:
         """Called on the engine thread with one step's outputs."""
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._dispatch, outputs)
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody reads any more
+                self._loop.call_soon_threadsafe(self._dispatch, outputs)
 
     def stats(self) -> ReplicaStats:
         running, waiting = self._worker.load
@@ -76,7 +80,7 @@ class LocalReplica:
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
 
         def tell() -> None:
-            if not loop.is_closed():
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(ended.set)
 
         self._worker.when_ended(tell)

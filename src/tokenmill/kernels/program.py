@@ -6,8 +6,9 @@ The operators act on two registers: the residual stream `x` and the current bran
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tokenmill.kernels.step import Step
 
@@ -57,11 +58,10 @@ class Attention:
 
 @dataclass(frozen=True)
 class Mlp:
-    """h = down(act(gate(h)) * up(h)). `gate_up` gives both side by side: [2 * intermediate, hidden]."""
+    """h = down(silu(gate(h)) * up(h)). `gate_up` gives both side by side: [2 * intermediate, hidden]."""
 
     gate_up: Linear
     down: Linear
-    activation: Literal["silu"] = "silu"
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,6 @@ class Program:
     operators: tuple[Operator, ...]
     cos: torch.Tensor
     sin: torch.Tensor
-    hidden: int
     vocab_size: int
 
 
@@ -108,4 +107,8 @@ class StepProgram(Protocol):
 
     def run(self, step: Step) -> torch.Tensor:
         """Computes the step and returns its logits, [rows, vocabulary], float32."""
+        ...
+
+    def clear(self, blocks: Sequence[int]) -> None:
+        """Zeroes the KV of blocks whose content must not be met again, not even as padding."""
         ...

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -37,10 +38,10 @@ class ReferenceProgram:
         self._keys = _allocate(layout, kv_dtype)
         self._values = _allocate(layout, kv_dtype)
 
-    @property
-    def kv_bytes(self) -> int:
-        """Bytes of the KV cache, the padding block included."""
-        return sum(t.nbytes for t in (*self._keys, *self._values))
+    def clear(self, blocks: Sequence[int]) -> None:
+        at = torch.tensor(blocks, dtype=torch.int64)
+        for cache in (*self._keys, *self._values):
+            cache[at] = 0
 
     @torch.inference_mode()
     def run(self, step: Step) -> torch.Tensor:
@@ -51,7 +52,7 @@ class ReferenceProgram:
         slots = _padded(step.slots, padding, scratch)
         positions = _padded(step.positions, padding, 0)
         cos, sin = self._program.cos[positions][:, None], self._program.sin[positions][:, None]
-        groups = _query_groups(step, self._layout.block_size)
+        groups = _query_groups(step, self._layout, self._keys[0].dtype)
         logit_rows = torch.from_numpy(step.logit_rows)
         x = h = torch.empty(0)
         for operator in self._program.operators:
@@ -115,12 +116,14 @@ class QueryGroup:
         positions: [sequences, queries], the last position each query sees.
         blocks: [sequences, blocks], KV blocks of the padded context.
         span: padded context length, in tokens.
+        dtype: type of the mask, that of K and V.
     """
 
     rows: torch.Tensor
     positions: torch.Tensor
     blocks: torch.Tensor
     span: int
+    dtype: torch.dtype
     _masks: dict[tuple[int | None, int], torch.Tensor] = field(default_factory=dict)
 
     def mask(self, window: int | None, shared: int) -> torch.Tensor:
@@ -134,14 +137,14 @@ class QueryGroup:
             hidden = key > self.positions[..., None]
             if window is not None:
                 hidden |= key <= self.positions[..., None] - window
-            made = torch.zeros(hidden.shape).masked_fill_(hidden, -math.inf)
+            made = torch.zeros(hidden.shape, dtype=self.dtype).masked_fill_(hidden, -math.inf)
             made = made.repeat_interleave(shared, dim=1)
             made = functional.pad(made, (0, 0, 0, max(0, MIN_ROWS - made.shape[1])))[:, None]
             self._masks[window, shared] = made
         return made
 
 
-def _query_groups(step: Step, block_size: int) -> list[QueryGroup]:
+def _query_groups(step: Step, layout: KvLayout, dtype: torch.dtype) -> list[QueryGroup]:
     """Single queries of similar context together; longer runs of queries alone, in bounded pieces."""
     members: dict[tuple[int, int], list[tuple[int, int, int]]] = defaultdict(list)
     for sequence in range(len(step.context_lens)):
@@ -149,23 +152,31 @@ def _query_groups(step: Step, block_size: int) -> list[QueryGroup]:
         start = int(step.context_lens[sequence]) - (last - first)
         for offset in range(0, last - first, ATTENTION_ROWS):
             queries = min(ATTENTION_ROWS, last - first - offset)
-            span = _span(start + offset + queries, block_size)
+            span = _span(start + offset + queries, layout.block_size)
             members[queries, span].append((sequence, first + offset, start + offset))
     return [
         piece
         for (queries, span), found in members.items()
-        for piece in _grouped(step, found, queries, span, block_size)
+        for piece in _grouped(step, found, queries, span, layout, dtype)
     ]
 
 
 def _grouped(
-    step: Step, found: list[tuple[int, int, int]], queries: int, span: int, block_size: int
+    step: Step,
+    found: list[tuple[int, int, int]],
+    queries: int,
+    span: int,
+    layout: KvLayout,
+    dtype: torch.dtype,
 ) -> list[QueryGroup]:
     # Pieces are bounded so that what they gather stays within the memory plan.
     size = max(1, ATTENTION_TOKENS // span) if queries == 1 else 1
-    width = span // block_size
-    tables = np.zeros((len(step.context_lens), max(width, step.block_tables.shape[1])), dtype=np.int64)
-    tables[:, : step.block_tables.shape[1]] = step.block_tables
+    width = span // layout.block_size
+    given = step.block_tables[:, :width]
+    # A context is padded with the block that padding rows write to, never with another sequence's.
+    tables = np.full((len(given), width), layout.num_blocks, dtype=np.int64)
+    held = np.arange(given.shape[1]) < -(-step.context_lens // layout.block_size)[:, None]
+    tables[:, : given.shape[1]][held] = given[held]
     offsets = np.arange(queries)
     groups = []
     for at in range(0, len(found), size):
@@ -176,6 +187,7 @@ def _grouped(
                 positions=torch.from_numpy(starts[:, None] + offsets),
                 blocks=torch.from_numpy(tables[sequences, :width]),
                 span=span,
+                dtype=dtype,
             )
         )
     return groups
@@ -192,7 +204,7 @@ def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Te
     """softmax(q k^T + mask) v. q [batch, heads, rows, dim]; k, v [batch, heads, span, dim]."""
     rows = q.shape[2]
     q = functional.pad(q, (0, 0, 0, max(0, MIN_ROWS - rows))).to(k.dtype)
-    out = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask.to(k.dtype), scale=1.0)
+    out = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0)
     return out[:, :, :rows].float()
 
 

@@ -108,20 +108,20 @@ class Metrics:
         self._waiting.set(event.waiting)
         self._set_kv(event.kv_blocks_active, event.kv_blocks_cached, event.kv_blocks_free)
         self._kv_tokens.set(event.kv_tokens)
-        tokens = event.prefill_tokens + event.decode_tokens
+        tokens = event.prefill_tokens + event.recomputed_tokens + event.decode_tokens
         if event.idle_s > 0:
             self._step_seconds.observe(event.idle_s, "idle_wait")
         if tokens == 0:  # the engine only says that it has gone idle
             return
         self._add("tokenmill_engine_kv_token_steps", event.kv_tokens)
         self._add("tokenmill_engine_kv_slot_steps", event.kv_slots)
-        self._prompt_tokens.add(max(event.prefill_tokens - event.recomputed_tokens, 0), "computed")
+        self._prompt_tokens.add(event.prefill_tokens, "computed")
         self._recomputed.add(event.recomputed_tokens)
         self._generated.add(event.sampled_tokens)
         phase = "mixed"
         if event.decode_tokens == 0:
             phase = "prefill"
-        elif event.prefill_tokens == 0:
+        elif event.prefill_tokens + event.recomputed_tokens == 0:
             phase = "decode"
         seconds = event.lock_s + event.schedule_s + event.compute_s + event.sample_s
         self._step_seconds.observe(seconds, phase)

@@ -56,8 +56,10 @@ class MemoryPlan:
 
 
 def weight_bytes(spec: ModelSpec, matrix_format: str) -> int:
-    """Bytes of all weights when matrices are held in `matrix_format` and vectors in F32."""
-    return sum(nbytes(matrix_format if len(t.shape) > 1 else "F32", t.shape) for t in spec.tensors())
+    """Bytes of all weights when matrices and biases are held in `matrix_format` and norms in F32."""
+    return sum(
+        nbytes("F32" if t.name.endswith("norm.weight") else matrix_format, t.shape) for t in spec.tensors()
+    )
 
 
 def kv_bytes_per_token(spec: ModelSpec, element_bytes: int) -> int:
@@ -65,25 +67,33 @@ def kv_bytes_per_token(spec: ModelSpec, element_bytes: int) -> int:
     return sum(2 * layer.kv_heads * layer.head_dim * element_bytes for layer in spec.layers)
 
 
-def activation_bytes(spec: ModelSpec, *, step_tokens: int, sequences: int, context: int) -> int:
-    """Largest working set of one step of the reference path.
+def activation_bytes(
+    spec: ModelSpec, *, step_tokens: int, sequences: int, context: int, kv_block: int
+) -> int:
+    """Largest working set of one step of the reference path, and the tables it keeps.
 
-    The wider of a layer's attention and MLP, beside the residual stream, plus logits and the sampler's
-    sorted copy (values, indices, cumulated doubles).
+    The residual stream, then the widest of: a layer's attention, a layer's MLP, logits with the sampler's
+    copies. Beside them the rotary tables and the block that padding writes to (`kv_block` bytes).
     """
     stream = step_tokens * spec.hidden * _FLOAT * 3
     layer = max(max(_attention(s, step_tokens, context), _mlp(s, step_tokens)) for s in spec.layers)
-    sampler = sequences * spec.vocab_size * (4 * _FLOAT + 2 * 8)
-    return stream + max(layer, sampler)
+    # Logits, raw log-probabilities, copies for bias and penalties, probabilities and what filters keep
+    # of them, in float32; ranked tokens with their places and sums, in 8 bytes.
+    sampler = sequences * spec.vocab_size * (8 * _FLOAT + 4 * 8)
+    tables = 2 * context * (spec.rope.dim // 2) * _FLOAT
+    return stream + max(layer, sampler) + tables + kv_block
 
 
 def _attention(layer: LayerSpec, step_tokens: int, context: int) -> int:
     heads = layer.heads + 2 * layer.kv_heads
     projected = step_tokens * heads * layer.head_dim * _FLOAT * 2
-    span = min(context, layer.window or context)
-    gathered = 2 * max(span, ATTENTION_TOKENS) * layer.kv_heads * layer.head_dim * _FLOAT * 2
-    scores = min(step_tokens, ATTENTION_ROWS) * layer.heads * span * _FLOAT * 2
-    return projected + gathered + scores
+    # A window hides positions; it does not yet keep them from being gathered.
+    gathered = 2 * max(context, ATTENTION_TOKENS) * layer.kv_heads * layer.head_dim * _FLOAT
+    shared = layer.heads // layer.kv_heads
+    masks = step_tokens * shared * context * _FLOAT + min(step_tokens, ATTENTION_ROWS) * context * (
+        1 + _FLOAT
+    )
+    return projected + gathered + masks
 
 
 def _mlp(layer: LayerSpec, step_tokens: int) -> int:
@@ -104,11 +114,15 @@ def plan_memory(
     """
     longest = min(flags.max_model_len or spec.max_position, spec.max_position)
     weights = weight_bytes(spec, matrix_format)
-    activations = activation_bytes(
-        spec, step_tokens=flags.max_num_batched_tokens, sequences=flags.max_num_seqs, context=longest
-    )
     per_token = kv_bytes_per_token(spec, kv_element_bytes)
     per_block = per_token * flags.block_size
+    activations = activation_bytes(
+        spec,
+        step_tokens=flags.max_num_batched_tokens,
+        sequences=flags.max_num_seqs,
+        context=longest,
+        kv_block=per_block,
+    )
     explicit = _explicit_blocks(flags, per_block)
     # A pool asked for by size is only held against what is there; the default leaves the rest alone.
     budget = available if explicit is not None else int(available * flags.gpu_memory_utilization)

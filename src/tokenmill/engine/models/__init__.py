@@ -21,7 +21,7 @@ def build_program(spec: ModelSpec, weights: WeightFile, dtype: torch.dtype, posi
     """Loads the weights of a model into its program.
 
     Args:
-        dtype: type the matrices are held and multiplied in; vectors are held in float32.
+        dtype: type matrices and biases are held and multiplied in; norms are held in float32.
         positions: length of the rotary table, the longest sequence in tokens.
 
     Raises:

@@ -17,11 +17,11 @@ def build(spec: ModelSpec, weights: WeightFile, dtype: torch.dtype, positions: i
     operators: list[Operator] = [Embed(embedding)]
     for number, layer in enumerate(spec.layers):
         operators += _layer(load, spec, layer, number)
-    operators.append(Norm(load.vector("model.norm.weight"), spec.norm_eps))
+    operators.append(Norm(load.norm("model.norm.weight"), spec.norm_eps))
     head = embedding if spec.tied_embeddings else load.matrix("lm_head.weight")
     operators.append(Logits(Linear(head)))
     cos, sin = rotary_table(spec.rope, positions)
-    return Program(tuple(operators), cos, sin, spec.hidden, spec.vocab_size)
+    return Program(tuple(operators), cos, sin, spec.vocab_size)
 
 
 def _layer(load: _Loader, spec: ModelSpec, layer: LayerSpec, number: int) -> list[Operator]:
@@ -39,20 +39,19 @@ def _layer(load: _Loader, spec: ModelSpec, layer: LayerSpec, number: int) -> lis
     mlp = Mlp(
         gate_up=load.linear(prefix + "mlp.gate_proj", prefix + "mlp.up_proj", bias=layer.mlp_bias),
         down=load.linear(prefix + "mlp.down_proj", bias=layer.mlp_bias),
-        activation=layer.activation,
     )
     return [
-        Norm(load.vector(prefix + "input_layernorm.weight"), spec.norm_eps),
+        Norm(load.norm(prefix + "input_layernorm.weight"), spec.norm_eps),
         attention,
         Add(),
-        Norm(load.vector(prefix + "post_attention_layernorm.weight"), spec.norm_eps),
+        Norm(load.norm(prefix + "post_attention_layernorm.weight"), spec.norm_eps),
         mlp,
         Add(),
     ]
 
 
 class _Loader:
-    """Loads by canonical name, matrices in one type and vectors in float32."""
+    """Loads by canonical name: matrices and biases in one type, norms in float32."""
 
     def __init__(self, weights: WeightFile, dtype: torch.dtype) -> None:
         self._weights = weights
@@ -61,7 +60,7 @@ class _Loader:
     def matrix(self, name: str) -> torch.Tensor:
         return self._weights.load(name, self._dtype)
 
-    def vector(self, name: str) -> torch.Tensor:
+    def norm(self, name: str) -> torch.Tensor:
         return self._weights.load(name, torch.float32)
 
     def linear(self, *names: str, bias: bool = False) -> Linear:
