@@ -12,6 +12,8 @@ if [ "$test" = "--test" ]; then
   stamp=.venv/installed-test
 fi
 log=.venv/install.log
+here=$(pwd -P)
+quiet_seconds=5
 
 say() { printf '==> %s\n' "$*" >&2; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
@@ -56,22 +58,42 @@ make_venv() {
   "$python" -m venv .venv
 }
 
-# pip's own output goes to the log; what it is at goes to the screen.
+# Scripts in .venv/bin name their Python by its full path, so a .venv works only where it was made.
+venv_works() {
+  [[ "$(.venv/bin/pip --version 2>/dev/null)" == *" from $here/.venv/"* ]]
+}
+
+# pip's own output goes to the log; what it is at goes to the screen, and how long, when it is silent.
 pip_install() {
-  local total count=0 line status=0
+  local total count=0 line part= at="starting pip" since=$SECONDS status=0
   local download='Downloading (.*/)?([^-/ ]+-[^-/ ]+)[^/ ]*\.whl \((.* [MG]B)\)'
   total=$(cat "${locks[@]}" | grep -c '==')
   .venv/bin/python -m pip install --no-input --disable-pip-version-check --progress-bar off "$@" 2>>"$log" |
     tee -a "$log" |
-    while IFS= read -r line; do
+    while true; do
+      if IFS= read -r -t "$quiet_seconds" line; then
+        line=$part$line part=
+      elif [ $? -gt 128 ]; then
+        part+=$line
+        now "$at, $((SECONDS - since)) s"
+        continue
+      else
+        break
+      fi
       if [[ $line == Collecting\ * ]]; then
         count=$((count + 1))
-        at_work "[$count/$total] ${line#Collecting }"
+        at="[$count/$total] ${line#Collecting }"
+        at_work "$at"
       elif [[ $line =~ $download ]]; then
-        now "${BASH_REMATCH[2]} (${BASH_REMATCH[3]})"
+        at="${BASH_REMATCH[2]} (${BASH_REMATCH[3]})"
+        now "$at"
       elif [[ $line == Installing\ collected* ]]; then
-        now "unpacking"
+        at="unpacking"
+        now "$at"
+      else
+        continue
       fi
+      since=$SECONDS
     done || status=$?
   [ ! -t 2 ] || printf '\r\033[K' >&2
   return "$status"
@@ -87,13 +109,13 @@ at_work() {
 
 # Changes whenever what should be installed does.
 key() {
-  cat "$@" pyproject.toml | cksum
+  { echo "$here"; cat "$@" pyproject.toml; } | cksum
 }
 
 if [ -x .venv/bin/python ] && [ "$(cat "$stamp" 2>/dev/null)" = "$(key "${locks[@]}")" ]; then
   exit 0
 fi
-.venv/bin/python -c 'import pip' 2>/dev/null || make_venv
+venv_works || make_venv
 say "Installing packages from ${locks[*]}"
 : >"$log"
 arguments=()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import runpy
 import shutil
 import subprocess
@@ -91,6 +92,73 @@ def test_an_installation_that_fails_says_so_and_is_tried_again(tmp_path: Path) -
         assert done.returncode == 1
         assert "No matching distribution found" in done.stderr
         assert done.stderr.endswith("error: the installation failed; the whole log is in .venv/install.log\n")
+
+
+# Stands for Python, venv and pip: `pip install` tells of one large download and waits for the file "go".
+PYTHON = r"""#!/bin/sh
+if [ "$2" = venv ]; then
+  mkdir -p .venv/bin
+  cp "$0" .venv/bin/python
+  printf '#!/bin/sh\necho "pip 1 from %s/.venv/lib/pip"\n' "$PWD" >.venv/bin/pip
+  chmod +x .venv/bin/pip
+elif [ "$2" = pip ]; then
+  echo "  Downloading https://x/big-1.0-py3-none-any.whl (900.0 MB)"
+  while [ ! -e go ]; do sleep 0.1; done
+  echo "Installing collected packages: big"
+fi
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout that installs with the Python above."""
+    root = tmp_path / "one"
+    for file in ("scripts/install.sh", "requirements.lock", "pyproject.toml"):
+        (root / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / file, root / file)
+    python = tmp_path / "python"
+    python.write_text(PYTHON)
+    python.chmod(0o755)
+    return root
+
+
+def start_install(root: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        ["bash", "scripts/install.sh"],
+        cwd=root,
+        env={**os.environ, "PYTHON": str(root.parent / "python")},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def install(root: Path) -> str:
+    process = start_install(root)
+    told = process.communicate(timeout=60)[1]
+    assert process.returncode == 0, told
+    return told
+
+
+def test_what_is_installed_stays_until_the_checkout_moves(checkout: Path) -> None:
+    (checkout / "go").touch()
+    assert "==> Creating .venv" in install(checkout)
+    assert install(checkout) == ""
+    moved = checkout.rename(checkout.with_name("two"))
+    assert "==> Creating .venv" in install(moved)
+    assert install(moved) == ""
+
+
+def test_a_long_download_shows_that_it_is_alive(checkout: Path) -> None:
+    with start_install(checkout) as process:
+        assert process.stderr is not None
+        try:
+            told = [next(line for line in process.stderr if "900.0 MB), " in line)]
+        finally:
+            (checkout / "go").touch()
+        told += process.stderr
+    assert re.fullmatch(r"    big-1\.0 \(900\.0 MB\), \d+ s\n", told[0])
+    assert told[1] == "    unpacking\n"
+    assert process.returncode == 0
 
 
 def test_the_configuration_page_is_current() -> None:
