@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes .venv and installs what the lock files pin. Does nothing when that is done already.
-#   --test   also what the test suite needs
+#   --test   also what the test suite needs, curl among it
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -112,6 +112,9 @@ key() {
   { echo "$here"; cat "$@" pyproject.toml; } | cksum
 }
 
+if [ "$test" = "--test" ] && ! command -v curl >/dev/null; then
+  apt_install curl
+fi
 if [ -x .venv/bin/python ] && [ "$(cat "$stamp" 2>/dev/null)" = "$(key "${locks[@]}")" ]; then
   exit 0
 fi

@@ -122,11 +122,11 @@ def checkout(tmp_path: Path) -> Path:
     return root
 
 
-def start_install(root: Path) -> subprocess.Popen[str]:
+def start_install(root: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        ["bash", "scripts/install.sh"],
+        ["bash", "scripts/install.sh", *arguments],
         cwd=root,
-        env={**os.environ, "PYTHON": str(root.parent / "python")},
+        env={**os.environ, "PYTHON": str(root.parent / "python"), **environment},
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -159,6 +159,40 @@ def test_a_long_download_shows_that_it_is_alive(checkout: Path) -> None:
     assert re.fullmatch(r"    big-1\.0 \(900\.0 MB\), \d+ s\n", told[0])
     assert told[1] == "    unpacking\n"
     assert process.returncode == 0
+
+
+@pytest.mark.parametrize("user", [0, 1000])
+def test_the_test_suite_gets_curl_or_says_how(checkout: Path, tmp_path: Path, user: int) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for tool in [
+        "bash",
+        "cat",
+        "cksum",
+        "cp",
+        "dirname",
+        "grep",
+        "mkdir",
+        "rm",
+        "sh",
+        "tail",
+        "tee",
+        "chmod",
+    ]:
+        (tools / tool).symlink_to(shutil.which(tool) or tool)
+    for tool, script in (("id", f"echo {user}"), ("apt-get", 'echo "$@" >>apt')):
+        (tools / tool).write_text(f"#!/bin/sh\n{script}\n")
+        (tools / tool).chmod(0o755)
+    (checkout / "go").touch()
+    shutil.copy(ROOT / "requirements-test.lock", checkout)
+    process = start_install(checkout, "--test", PATH=str(tools))
+    told = process.communicate(timeout=60)[1]
+    if user == 0:
+        assert process.returncode == 0, told
+        assert (checkout / "apt").read_text().splitlines()[-1].endswith(" curl")
+    else:
+        assert process.returncode == 1
+        assert "apt-get install -y curl" in told
 
 
 def test_the_configuration_page_is_current() -> None:

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -99,7 +98,6 @@ def test_serve_tells_programs_what_it_does_answers_and_drains(small_model_path: 
     assert "Traceback" not in err
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 def test_serve_shows_people_a_command_that_works(small_model_path: Path) -> None:
     arguments = ["serve", str(small_model_path), "--port", "0", "--served-model-name", "tiny", *SMALL]
     with running(*arguments, TOKENMILL_API_KEY="only-for-this-test") as process:
