@@ -255,6 +255,33 @@ async def test_silence_is_broken_by_comments() -> None:
     assert [chunk["choices"][0]["delta"].get("content") for chunk in chunks(text)] == ["", "a", "b", None]
 
 
+@pytest.mark.parametrize("failing", [False, True])
+async def test_silence_before_the_first_word_is_broken_too(failing: bool) -> None:
+    go_on = asyncio.Event()
+
+    async def script(request: GenerateRequest) -> AsyncGenerator[Delta, None]:
+        await go_on.wait()
+        if failing:
+            raise GenerationFailed("this request failed in the engine")
+        yield Delta(text="a", finish_reason="stop", usage=Usage(1, 1))
+
+    gateway = make_gateway(script, limits=Limits(keepalive_s=0.001))
+    call = RawCall(gateway.app, CHAT, json.dumps(chat(stream=True)).encode())
+    running = asyncio.create_task(call.run())
+    await until(lambda: sum(message.get("body") == b": keep-alive\n\n" for message in call.sent) >= 2)
+    assert call.sent[0]["status"] == 200
+    go_on.set()
+    await running
+    text = b"".join(message.get("body", b"") for message in call.sent).decode()
+    event = gateway.answered()[-1]
+    if failing:
+        assert [chunk["error"]["code"] for chunk in chunks(text)] == ["generation_failed"]
+        assert event.first_byte_s is None, "neither a comment nor an error is a first token"
+    else:
+        assert [chunk["choices"][0]["delta"].get("content") for chunk in chunks(text)] == ["", "a", None]
+        assert event.first_byte_s is not None
+
+
 DELTAS, PIECE = 4000, "x" * 1000
 
 

@@ -12,7 +12,7 @@ from tokenmill.core.delta import Delta
 from tokenmill.core.errors import InvalidRequest
 from tokenmill.gateway import sse
 from tokenmill.gateway.body import read_json_object
-from tokenmill.gateway.generation import Job, admit, answer, make_request
+from tokenmill.gateway.generation import Job, generate, make_request
 from tokenmill.gateway.http import Exchange
 from tokenmill.gateway.messages import Message, parse_messages
 from tokenmill.gateway.openai_fields import CHAT
@@ -44,7 +44,10 @@ from tokenmill.gateway.served import ServedModel, Serving
 async def chat_completions(serving: Serving, exchange: Exchange) -> None:
     """Answers one chat request."""
     exchange.prompt_field = "messages"
-    admit(serving)
+    await generate(serving, exchange, _prepare)
+
+
+async def _prepare(serving: Serving, exchange: Exchange) -> Job:
     model = serving.model
     body = await read_json_object(exchange, serving.limits.body_s)
     check_model(body, model)
@@ -54,12 +57,12 @@ async def chat_completions(serving: Serving, exchange: Exchange) -> None:
         body, vocab_size=model.vocab_size, max_tokens=_max_tokens(body), logprobs=_logprobs(body)
     )
     stream, include_usage = streaming(body)
-    prompt_ids = await serving.tokenizer_thread.run(chat_prompt, model, messages)
+    prompt_ids = await exchange.unless_gone(serving.tokenizer_thread.run(chat_prompt, model, messages))
     check_prompt(prompt_ids, sampling.max_tokens, model)
     request = make_request(serving, exchange, prompt_ids, sampling)
     head = Head.new("chatcmpl-", serving.clock, model.name)
     renderer = ChatRenderer(head, logprobs=sampling.logprobs is not None, include_usage=include_usage)
-    await answer(serving, exchange, Job([model.replica.generate(request)], sampling.n, renderer, stream))
+    return Job([model.replica.generate(request)], sampling.n, renderer, stream)
 
 
 def chat_prompt(

@@ -15,7 +15,7 @@ from tokenmill.core.errors import ContextLengthExceeded, InvalidRequest, Unsuppo
 from tokenmill.core.request import SamplingParams
 from tokenmill.gateway import sse
 from tokenmill.gateway.body import read_json_object
-from tokenmill.gateway.generation import Job, admit, answer, make_request
+from tokenmill.gateway.generation import Job, generate, make_request
 from tokenmill.gateway.http import Exchange
 from tokenmill.gateway.inbox import Source
 from tokenmill.gateway.openai_fields import COMPLETIONS
@@ -48,7 +48,10 @@ Prompt = str | tuple[int, ...]
 async def completions(serving: Serving, exchange: Exchange) -> None:
     """Answers one text-completion request. A refused prompt refuses all before anything starts."""
     exchange.prompt_field = "prompt"
-    admit(serving)
+    await generate(serving, exchange, _prepare)
+
+
+async def _prepare(serving: Serving, exchange: Exchange) -> Job:
     model = serving.model
     body = await read_json_object(exchange, serving.limits.body_s)
     check_model(body, model)
@@ -62,7 +65,9 @@ async def completions(serving: Serving, exchange: Exchange) -> None:
     _check_choices(body, len(prompts), sampling.n)
     stream, include_usage = streaming(body)
     asked = None if output_bound(body) is None else max_tokens  # the default gives way
-    ids, texts = await serving.tokenizer_thread.run(_encode, model, prompts, asked, echo)
+    ids, texts = await exchange.unless_gone(
+        serving.tokenizer_thread.run(_encode, model, prompts, asked, echo)
+    )
 
     def source(prompt_ids: Sequence[int]) -> Source:
         if max_tokens == 0:
@@ -73,7 +78,7 @@ async def completions(serving: Serving, exchange: Exchange) -> None:
 
     head = Head.new("cmpl-", serving.clock, model.name)
     renderer = TextRenderer(head, sampling, texts, include_usage)
-    await answer(serving, exchange, Job([source(prompt) for prompt in ids], sampling.n, renderer, stream))
+    return Job([source(prompt) for prompt in ids], sampling.n, renderer, stream)
 
 
 def parse_prompts(body: Body, model: ServedModel) -> list[Prompt]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from tokenmill.core.delta import Delta
-from tokenmill.core.errors import Draining, NotReady, Overloaded
+from tokenmill.core.errors import Draining, NotReady
 from tokenmill.core.request import GenerateRequest, SamplingParams
 from tokenmill.gateway import sse
 from tokenmill.gateway.http import ClientGone, Exchange, public_error
@@ -43,15 +43,24 @@ class Job:
     stream: bool
 
 
-def admit(serving: Serving) -> None:
-    """Raises Draining, NotReady or Overloaded when no new work is taken."""
+async def generate(
+    serving: Serving, exchange: Exchange, prepare: Callable[[Serving, Exchange], Awaitable[Job]]
+) -> None:
+    """Answers one generating request; `prepare` reads it."""
+    _admit(serving)
+    with serving.entry():
+        job = await prepare(serving, exchange)
+    _admit(serving)  # again: reading and tokenizing the prompt took time
+    await _answer(serving, exchange, job)
+
+
+def _admit(serving: Serving) -> None:
+    """Raises Draining or NotReady when no new work is taken."""
     if serving.draining:
         raise Draining("the server is stopping and takes no new requests")
     stats = serving.model.replica.stats()
     if not stats.ready:
         raise NotReady(f"the model is not ready: {stats.reason or 'it is still loading'}")
-    if stats.waiting >= serving.max_waiting:
-        raise Overloaded(f"{stats.waiting} requests are waiting already; try again in a moment")
 
 
 def make_request(
@@ -67,9 +76,8 @@ def make_request(
     )
 
 
-async def answer(serving: Serving, exchange: Exchange, job: Job) -> None:
+async def _answer(serving: Serving, exchange: Exchange, job: Job) -> None:
     """Runs the job and sends its answer. Raises ClientGone, or what failed before the first byte."""
-    admit(serving)  # again: reading and tokenizing the prompt took time
     usage = UsageSum(job.n)
     inbox = Inbox(job.sources, job.n)
     # The replica is done with a request before its client learns the end of it.
@@ -90,15 +98,18 @@ async def _stream(
     exchange: Exchange, inbox: Inbox, renderer: Renderer, usage: UsageSum, keepalive_s: float
 ) -> bytes:
     """Sends everything but the end, which it returns."""
-    # Nothing is sent before the first delta: until then a failure is still a proper status.
-    deltas = await inbox.take()
+    # Nothing is sent before the first news or the first silence: until then a failure is a proper status.
+    deltas = await _next(inbox, keepalive_s)
     await exchange.start_stream(sse.CONTENT_TYPE, sse.HEADERS)
     try:
-        while deltas:
-            _count(deltas, usage, exchange)
-            if data := b"".join(map(renderer.frames, deltas)):
-                await exchange.write(data)
-            deltas = await _next(exchange, inbox, keepalive_s)
+        while deltas is None or deltas:
+            if deltas is None:
+                await exchange.write_comment(sse.KEEP_ALIVE)
+            else:
+                _count(deltas, usage, exchange)
+                if data := b"".join(map(renderer.frames, deltas)):
+                    await exchange.write(data)
+            deltas = await _next(inbox, keepalive_s)
         return renderer.last_frames(usage) + sse.DONE
     except ClientGone:
         raise
@@ -114,13 +125,13 @@ def _count(deltas: Sequence[Delta], usage: UsageSum, exchange: Exchange) -> None
     exchange.output_tokens = usage.completion_tokens
 
 
-async def _next(exchange: Exchange, inbox: Inbox, keepalive_s: float) -> list[Delta]:
-    while True:
-        silence = asyncio.timeout(keepalive_s)
-        try:
-            async with silence:
-                return await inbox.take()
-        except TimeoutError:
-            if not silence.expired():  # a source's own failure
-                raise
-        await exchange.write(sse.KEEP_ALIVE)
+async def _next(inbox: Inbox, keepalive_s: float) -> list[Delta] | None:
+    """What is new; empty at the end, None after so many seconds of silence."""
+    silence = asyncio.timeout(keepalive_s)
+    try:
+        async with silence:
+            return await inbox.take()
+    except TimeoutError:
+        if not silence.expired():  # a source's own failure
+            raise
+        return None

@@ -6,8 +6,9 @@ import asyncio
 import logging
 import re
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.types import Receive, Scope, Send
@@ -25,6 +26,8 @@ from tokenmill.core.errors import (
 from tokenmill.core.request import TraceContext
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 JSON = b"application/json"
 Headers = Iterable[tuple[bytes, bytes]]
@@ -109,7 +112,7 @@ class Exchange:
         return message.get("body", b""), more
 
     @asynccontextmanager
-    async def watching(self, on_gone: Callable[[], None]) -> AsyncIterator[None]:
+    async def watching(self, on_gone: Callable[[], object]) -> AsyncIterator[None]:
         """Inside, `on_gone` is called as soon as the client closes the connection."""
 
         async def watch() -> None:
@@ -123,6 +126,18 @@ class Exchange:
         finally:
             task.cancel()
             await asyncio.wait([task])
+
+    async def unless_gone(self, work: Coroutine[Any, Any, T]) -> T:
+        """What `work` returns; it is cancelled when the client leaves. Raises ClientGone."""
+        task = asyncio.create_task(work)
+        try:
+            async with self.watching(task.cancel):
+                await asyncio.wait([task])
+        finally:
+            task.cancel()
+        if task.cancelled():
+            raise ClientGone
+        return task.result()
 
     async def respond(self, status: int, body: bytes, *, type_: bytes = JSON, headers: Headers = ()) -> None:
         """Sends a whole answer."""
@@ -146,8 +161,12 @@ class Exchange:
 
     async def write(self, data: bytes) -> None:
         """Sends a piece of a stream; waits while the client is slow. Raises ClientGone."""
-        if self.first_write_s is None:
+        if self.first_write_s is None and not self.error_code:
             self.first_write_s = self._clock.monotonic() - self.body_read_at
+        await self._write({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def write_comment(self, data: bytes) -> None:
+        """Sends what is no part of the answer, and no first byte of it."""
         await self._write({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end_stream(self) -> None:

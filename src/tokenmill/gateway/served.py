@@ -6,11 +6,13 @@ import asyncio
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import ParamSpec, Protocol, TypeVar
 
 from tokenmill.core.bus import Bus
 from tokenmill.core.clock import Clock
+from tokenmill.core.errors import Overloaded
 from tokenmill.fleet.replica import Replica
 from tokenmill.observe.metrics import Metrics
 
@@ -95,7 +97,8 @@ class Serving:
     """Everything a route may touch.
 
     Attributes:
-        max_waiting: requests waiting in the replica from which on new ones are refused.
+        max_waiting: requests that wait, here or in the replica, from which on new ones are refused.
+        entering: requests whose body is read or whose text is tokenized now.
         serial: makes request ids unique.
         draining: set once, when the server is told to stop.
     """
@@ -108,4 +111,17 @@ class Serving:
     max_waiting: int
     tokenizer_thread: TokenizerThread = field(default_factory=TokenizerThread)
     serial: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    entering: int = 0
     draining: bool = False
+
+    @contextmanager
+    def entry(self) -> Iterator[None]:
+        """Inside, a request counts as waiting. Raises Overloaded when too many wait already."""
+        waiting = self.entering + self.model.replica.stats().waiting
+        if waiting >= self.max_waiting:
+            raise Overloaded(f"{waiting} requests are waiting already; try again in a moment")
+        self.entering += 1
+        try:
+            yield
+        finally:
+            self.entering -= 1

@@ -16,15 +16,21 @@ from tokenmill.gateway.served import ServedModel, Serving
 async def tokenize(serving: Serving, exchange: Exchange) -> None:
     """Token ids of a `prompt`, or of `messages` as the model would see them."""
     model = serving.model
-    body = await read_json_object(exchange, serving.limits.body_s)
-    check_model(body, model, required=False)
-    TOKENIZE.check(body)
-    exchange.prompt_field = "messages" if "messages" in body else "prompt"
-    ids = await serving.tokenizer_thread.run(_ids, model, body)
-    texts = [model.tokenizer.token_text(token) for token in ids] if flag(body, "return_token_strs") else None
+    with serving.entry():
+        body = await read_json_object(exchange, serving.limits.body_s)
+        check_model(body, model, required=False)
+        TOKENIZE.check(body)
+        exchange.prompt_field = "messages" if "messages" in body else "prompt"
+        ids, texts = await exchange.unless_gone(serving.tokenizer_thread.run(_tokens, model, body))
     await exchange.respond_json(
         {"count": len(ids), "max_model_len": model.max_model_len, "tokens": ids, "token_strs": texts}
     )
+
+
+def _tokens(model: ServedModel, body: Body) -> tuple[list[int], list[str] | None]:
+    wanted = flag(body, "return_token_strs")
+    ids = _ids(model, body)
+    return ids, [model.tokenizer.token_text(token) for token in ids] if wanted else None
 
 
 def _ids(model: ServedModel, body: Body) -> list[int]:
@@ -46,12 +52,14 @@ def _ids(model: ServedModel, body: Body) -> list[int]:
 async def detokenize(serving: Serving, exchange: Exchange) -> None:
     """The text of `tokens`, special tokens written out."""
     model = serving.model
-    body = await read_json_object(exchange, serving.limits.body_s)
-    check_model(body, model, required=False)
-    DETOKENIZE.check(body)
-    if "tokens" not in body:
-        raise InvalidRequest("tokens is missing", param="tokens")
-    ids = bounds.token_ids("tokens", body["tokens"], max_items=bounds.MAX_DETOKENIZE_IDS)
-    bounds.in_vocabulary("tokens", ids, model.vocab_size)
-    text = await serving.tokenizer_thread.run(model.tokenizer.decode, ids, skip_special=False)
+    with serving.entry():
+        body = await read_json_object(exchange, serving.limits.body_s)
+        check_model(body, model, required=False)
+        DETOKENIZE.check(body)
+        if "tokens" not in body:
+            raise InvalidRequest("tokens is missing", param="tokens")
+        ids = bounds.token_ids("tokens", body["tokens"], max_items=bounds.MAX_DETOKENIZE_IDS)
+        bounds.in_vocabulary("tokens", ids, model.vocab_size)
+        decoding = serving.tokenizer_thread.run(model.tokenizer.decode, ids, skip_special=False)
+        text = await exchange.unless_gone(decoding)
     await exchange.respond_json({"prompt": text})
