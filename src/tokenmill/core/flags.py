@@ -93,6 +93,13 @@ class ServerFlags(BaseModel):
     max_waiting: int = Field(1024, ge=1, description="Requests waiting at most before 503.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="How much to log.")
 
+    @field_validator("api_key")
+    @classmethod
+    def _can_be_sent(cls, value: str | None) -> str | None:
+        if value is not None and (value != value.strip() or not value.isprintable()):
+            raise ValueError("must be printable text without spaces at either end: no header could match it")
+        return value
+
 
 class SloTargets(BaseModel):
     """What the operator promises: the `slo` block of the YAML file, not settable elsewhere."""
