@@ -191,7 +191,8 @@ async def test_a_client_that_leaves_ends_its_requests(script: Script, stream: bo
         host, port = url.removeprefix("http://").split(":")
         _, writer = await asyncio.open_connection(host, int(port))
         writer.write(
-            b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+            b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%b"
+            % (len(body), body)
         )
         await gateway.replica.until(lambda: len(gateway.replica.running) == prompts)
         writer.close()
@@ -304,7 +305,8 @@ async def open_stream(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWri
     host, port = url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port), limit=1024)
     writer.write(
-        b"POST /v1/chat/completions HTTP/1.0\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+        b"POST /v1/chat/completions HTTP/1.0\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%b"
+        % (len(body), body)
     )
     return reader, writer
 

@@ -50,7 +50,7 @@ class Gateway:
     def client(self, **headers: str) -> httpx2.AsyncClient:
         """Calls the application without a socket."""
         transport = httpx2.ASGITransport(app=self.app, raise_app_exceptions=False)
-        return httpx2.AsyncClient(transport=transport, base_url="http://test", headers=headers)
+        return httpx2.AsyncClient(transport=transport, base_url="http://localhost", headers=headers)
 
     async def post(self, path: str, body: object, **headers: str) -> httpx2.Response:
         async with self.client(**headers) as client:

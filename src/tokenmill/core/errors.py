@@ -63,6 +63,15 @@ class Unauthorized(TokenmillError):
     retry = False
 
 
+class Forbidden(TokenmillError):
+    """A request that a web page of another site may have made; without a key nobody can tell."""
+
+    status = 403
+    type = "permission_error"
+    code = "foreign_origin"
+    retry = False
+
+
 class NotFound(TokenmillError):
     status = 404
     type = "invalid_request_error"

@@ -15,7 +15,7 @@ from tokenmill.core.clock import Clock, SystemClock
 from tokenmill.core.errors import Draining, MethodNotAllowed, NotFound
 from tokenmill.core.events import HttpAnswered
 from tokenmill.gateway import chat, completions, health, models_routes, tokenize
-from tokenmill.gateway.auth import KeyCheck
+from tokenmill.gateway.auth import KeyCheck, check_local
 from tokenmill.gateway.http import ClientGone, Exchange, public_error
 from tokenmill.gateway.served import Limits, ServedModel, Serving
 from tokenmill.observe.metrics import Metrics
@@ -104,8 +104,8 @@ class GatewayApp:
 
     async def _handle(self, exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            if self._key_check is not None and exchange.path not in NO_KEY:
-                self._key_check.check(exchange.headers(b"authorization"))
+            if exchange.path not in NO_KEY:
+                self._check_caller(exchange)
             if self._serving.draining and exchange.path not in OPEN_WHILE_DRAINING:
                 raise Draining("the server is stopping and takes no new requests")
             await self._router(scope, receive, send)
@@ -118,6 +118,12 @@ class GatewayApp:
             await exchange.fail(refusal, headers=[(b"allow", allowed.encode())])
         except Exception as error:
             await exchange.fail(public_error(error, exchange))
+
+    def _check_caller(self, exchange: Exchange) -> None:
+        if self._key_check is not None:
+            self._key_check.check(exchange.headers(b"authorization"))
+        else:
+            check_local(exchange.headers(b"host"), exchange.headers(b"origin"))
 
     def _publish(self, exchange: Exchange) -> None:
         self._serving.bus.publish(
@@ -152,7 +158,10 @@ def build_app(
     max_waiting: int = 1024,
     limits: Limits | None = None,
 ) -> GatewayApp:
-    """The door to one model. With an `api_key`, every route but the health checks asks for it."""
+    """The door to one model. With an `api_key`, every route but the health checks asks for it.
+
+    Without one, only requests that no foreign web page can have made are taken.
+    """
     serving = Serving(
         model=model,
         bus=bus,

@@ -1,12 +1,18 @@
-"""Who may ask: one key for the whole server."""
+"""Who may ask: whoever has the key; without one, programs of this machine but no web pages."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from collections.abc import Sequence
 
-from tokenmill.core.errors import Unauthorized
+from tokenmill.core.bounds import show
+from tokenmill.core.errors import Forbidden, Unauthorized
+
+_LOOPBACK = rb"(?:localhost|127(?:\.[0-9]{1,3}){3}|\[::1\])(?::[0-9]*)?"
+_HOST = re.compile(_LOOPBACK, re.IGNORECASE)
+_ORIGIN = re.compile(rb"https?://" + _LOOPBACK, re.IGNORECASE)
 
 
 class KeyCheck:
@@ -27,3 +33,24 @@ class KeyCheck:
 
 def _digest(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()
+
+
+def check_local(hosts: Sequence[bytes], origins: Sequence[bytes]) -> None:
+    """Refuses what a browser sends for another site's page, whose name may point at the loopback.
+
+    A server without a key listens on the loopback alone, so every honest name of it is in `_LOOPBACK`.
+    Programs that are no browser may leave out both headers. Raises Forbidden.
+    """
+    for host in hosts:
+        if not _HOST.fullmatch(host):
+            raise Forbidden(
+                f"without an API key the host must be localhost or a loopback address, not {_shown(host)}",
+                code="foreign_host",
+            )
+    for origin in origins:
+        if not _ORIGIN.fullmatch(origin):
+            raise Forbidden(f"without an API key pages of {_shown(origin)} may not use this server")
+
+
+def _shown(header: bytes) -> str:
+    return show(header.decode("latin-1"))
