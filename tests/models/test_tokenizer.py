@@ -127,8 +127,9 @@ class TestSmallModel:
 
 @settings(max_examples=200, deadline=None)
 @given(
-    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="▁"))
-)  # SentencePiece's space mark
+    # Not SentencePiece's space mark, nor the first letter of special tokens.
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="▁<"))
+)
 def test_bytes_of_tokens_are_the_bytes_of_the_text(text: str) -> None:
     for tokenizer in (_byte_level(), _sentencepiece()):
         ids = tokenizer.encode(text, add_special=False)
@@ -284,7 +285,7 @@ Change = Callable[[dict[str, Any]], object]
         (lambda m: m["tokenizer.ggml.merges"].append("qqq zzz"), "does not fit the tokens"),
         (lambda m: m["tokenizer.ggml.token_type"].pop(), "entries for"),
         (lambda m: m.update({"tokenizer.ggml.bos_token_id": 10**6}), "bos_token_id is 1000000"),
-        (lambda m: m.update({"tokenizer.ggml.eos_token_id": -1}), "eos_token_id is -1"),
+        (lambda m: m.update({"tokenizer.ggml.eos_token_id": 10**6}), "eos_token_id is 1000000"),
         (lambda m: m.update({"tokenizer.ggml.add_bos_token": 1}), "must be true or false"),
         (lambda m: m.update({"tokenizer.ggml.add_bos_token": True}), "no tokenizer.ggml.bos_token_id"),
     ],
@@ -348,6 +349,12 @@ def test_a_panic_of_the_library_is_an_ordinary_error() -> None:
         raise KeyboardInterrupt
 
 
+def test_ends_are_read_as_the_models_configuration_reads_them() -> None:
+    metadata = _sentencepiece_metadata(_train_sentencepiece())
+    metadata |= {"tokenizer.ggml.eos_token_id": -1, "tokenizer.ggml.eot_token_id": [7, 2]}
+    assert load_tokenizer(TokenizerFiles(gguf=metadata), 1000).eos_ids[:2] == (7, 2)
+
+
 def test_a_special_token_beyond_the_weights_is_refused() -> None:
     metadata = _sentencepiece_metadata(_train_sentencepiece()) | {"tokenizer.ggml.eos_token_id": 200}
     with pytest.raises(ModelFileError, match="special token 200, the weights only ids up to 99"):
@@ -405,6 +412,8 @@ class TestFolder:
             ("tokenizer.json", b"\xff\xfe", "not UTF-8"),
             ("tokenizer_config.json", "nonsense", "not valid JSON"),
             ("tokenizer_config.json", '{"eos_token": "<nope>"}', "not in the vocabulary"),
+            ("config.json", '{"eos_token_id": "</s>"}', "it must be token ids"),
+            ("generation_config.json", '{"bos_token_id": 1.5}', "it must be token ids"),
             ("tokenizer_config.json", '{"add_bos_token": true}', "no file names the BOS token"),
         ],
     )

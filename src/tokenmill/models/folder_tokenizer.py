@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
 from tokenmill.core.bounds import show
 from tokenmill.core.errors import ModelFileError
+from tokenmill.models.end_tokens import declared_ids
+from tokenmill.models.fields import MAX_VOCAB, Fields
 from tokenmill.models.json_file import read_json_object
 from tokenmill.models.tokenizer_parts import TokenizerParts, no_panic
 
@@ -25,11 +27,14 @@ def read_folder(folder: Path) -> TokenizerParts:
     backend = _load_backend(folder)
     config = read_json(folder, "tokenizer_config.json")
     named = (config, read_json(folder, "special_tokens_map.json"))
-    numbered = (read_json(folder, "generation_config.json"), read_json(folder, "config.json"))
-    bos_id = next(_token_ids(backend, "bos", named, numbered), None)
+    numbered = [Fields(name, read_json(folder, name)) for name in ("generation_config.json", "config.json")]
+    begins, ends = (
+        [*_named_ids(backend, kind, named), *declared_ids(kind, numbered, MAX_VOCAB)]
+        for kind in ("bos", "eos")
+    )
+    bos_id = begins[0] if begins else None
     if "bos_token" in config and config["bos_token"] is None:
         bos_id = None
-    eos_ids = tuple(dict.fromkeys(_token_ids(backend, "eos", named, numbered)))
     add_bos = config.get("add_bos_token")
     if add_bos is None:
         prefix = _prefix(backend)
@@ -37,7 +42,7 @@ def read_folder(folder: Path) -> TokenizerParts:
         raise ModelFileError("tokenizer_config.json sets add_bos_token but no file names the BOS token")
     else:
         prefix = (bos_id,) if add_bos is True and bos_id is not None else ()
-    return TokenizerParts(backend, bos_id, eos_ids, prefix)
+    return TokenizerParts(backend, bos_id, tuple(dict.fromkeys(ends)), prefix)
 
 
 def read_json(folder: Path, name: str) -> dict[str, object]:
@@ -87,15 +92,10 @@ def _prefix(backend: Tokenizer) -> tuple[int, ...]:
     return ()
 
 
-def _token_ids(
-    backend: Tokenizer,
-    kind: str,
-    named: tuple[Mapping[str, object], ...],
-    numbered: tuple[Mapping[str, object], ...],
-) -> Iterator[int]:
-    """Ids of the BOS or EOS tokens: those given by name first, then those given by number."""
-    for config in named:
-        value = config.get(f"{kind}_token")
+def _named_ids(backend: Tokenizer, kind: str, files: Iterable[Mapping[str, object]]) -> Iterator[int]:
+    """Ids of the BOS or EOS tokens that are given by name."""
+    for file in files:
+        value = file.get(f"{kind}_token")
         if isinstance(value, dict):
             value = value.get("content")
         if isinstance(value, str) and value:
@@ -103,8 +103,3 @@ def _token_ids(
             if number is None:
                 raise ModelFileError(f"{kind}_token is {show(value)}, which is not in the vocabulary")
             yield number
-    for config in numbered:
-        value = config.get(f"{kind}_token_id")
-        for item in value if isinstance(value, list) else [value]:
-            if isinstance(item, int) and not isinstance(item, bool) and item >= 0:
-                yield item

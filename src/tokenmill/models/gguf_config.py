@@ -5,19 +5,15 @@ from __future__ import annotations
 import contextlib
 import math
 import struct
-from collections.abc import Mapping
 
 from tokenmill.core.bounds import show
 from tokenmill.core.errors import ModelFileError
-from tokenmill.models.end_tokens import END_TOKENS
+from tokenmill.models.end_tokens import gguf_ends
 from tokenmill.models.fields import MAX_HEADS, MAX_LAYERS, MAX_POSITION, MAX_VOCAB, MAX_WIDTH, Fields
 from tokenmill.models.gguf import GgufHeader
 from tokenmill.models.spec import LayerSpec, ModelSpec, RopeSpec
 
 ARCHITECTURES = ("llama",)
-# Tokens that end a text or a turn in the vocabularies of this family. They count where the file marks
-# them as control tokens: an ordinary token of that spelling is text.
-_CONTROL = 3
 
 
 def spec_of(header: GgufHeader, label: str, rope_factors: tuple[float, ...]) -> ModelSpec:
@@ -56,7 +52,7 @@ def spec_of(header: GgufHeader, label: str, rope_factors: tuple[float, ...]) -> 
         max_position=max_position,
         tied_embeddings="output.weight" not in header.tensors,
         bos_id=bos[0] if bos else None,
-        eos_ids=_eos_ids(fields, header.metadata, vocab_size),
+        eos_ids=gguf_ends(fields, vocab_size),
     )
 
 
@@ -145,15 +141,3 @@ def _float32(value: float) -> float:
     with contextlib.suppress(OverflowError):
         return float(struct.unpack("<f", struct.pack("<f", value))[0])
     return value
-
-
-def _eos_ids(fields: Fields, metadata: Mapping[str, object], vocab_size: int) -> tuple[int, ...]:
-    """The declared ends first, then the control tokens that are ends by name."""
-    ids: list[int] = []
-    for kind in ("eos", "eot", "eom"):
-        ids += fields.token_ids(f"tokenizer.ggml.{kind}_token_id", vocab_size)
-    tokens, types = metadata.get("tokenizer.ggml.tokens"), metadata.get("tokenizer.ggml.token_type")
-    if isinstance(tokens, list) and isinstance(types, list):
-        controls = (n for n, kind in enumerate(types[: min(vocab_size, len(tokens))]) if kind == _CONTROL)
-        ids += [n for n in controls if tokens[n] in END_TOKENS]
-    return tuple(dict.fromkeys(ids))

@@ -13,7 +13,8 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from tokenmill.core.bounds import show
 from tokenmill.core.errors import ModelFileError
-from tokenmill.models.end_tokens import END_TOKENS
+from tokenmill.models.end_tokens import gguf_ends
+from tokenmill.models.fields import Fields
 from tokenmill.models.tokenizer_parts import TokenizerParts, no_panic
 
 MAX_TOKENS = 1 << 21
@@ -80,13 +81,15 @@ def read_gguf(metadata: Mapping[str, object]) -> TokenizerParts:
     else:
         raise ModelFileError(f"tokenizer.ggml.model is {show(kind)}; known are gpt2 and llama")
     _add_special(backend, tokens, types)
-    bos_id = _token_id(metadata, "bos", len(tokens))
+    fields = Fields("the file", metadata)
+    bos_id = next(iter(fields.token_ids("tokenizer.ggml.bos_token_id", len(tokens))), None)
+    ends = gguf_ends(fields, len(tokens))
     prefix: tuple[int, ...] = ()
     if _flag(metadata, "add_bos_token", add_bos and bos_id is not None):
         if bos_id is None:
             raise ModelFileError("the file wants a BOS token but has no tokenizer.ggml.bos_token_id")
         prefix = (bos_id,)
-    return TokenizerParts(backend, bos_id, _ends(metadata, tokens, types), prefix)
+    return TokenizerParts(backend, bos_id, ends, prefix)
 
 
 def _byte_level(tokens: Sequence[str], merges: list[tuple[str, str]], split: Split) -> Tokenizer:
@@ -181,16 +184,6 @@ def _add_special(backend: Tokenizer, tokens: Sequence[str], types: Sequence[floa
     backend.add_tokens(added(USER_DEFINED))
 
 
-def _ends(metadata: Mapping[str, object], tokens: Sequence[str], types: Sequence[float]) -> tuple[int, ...]:
-    keyed = [_token_id(metadata, name, len(tokens)) for name in ("eos", "eot", "eom")]
-    named = [
-        number
-        for number, (token, kind) in enumerate(zip(tokens, types, strict=True))
-        if kind == CONTROL and token in END_TOKENS
-    ]
-    return tuple(dict.fromkeys(number for number in (*keyed, *named) if number is not None))
-
-
 def _split(metadata: Mapping[str, object]) -> Split:
     name = metadata.get("tokenizer.ggml.pre", "default")
     found = SPLITS.get(name) if isinstance(name, str) else None
@@ -232,16 +225,6 @@ def _merges(metadata: Mapping[str, object]) -> list[tuple[str, str]]:
             raise ModelFileError(f"tokenizer.ggml.merges holds {show(line)}, which is not two tokens")
         merges.append((left, right))
     return merges
-
-
-def _token_id(metadata: Mapping[str, object], name: str, count: int) -> int | None:
-    key = f"tokenizer.ggml.{name}_token_id"
-    value = metadata.get(key)
-    if value is None:
-        return None
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < count:
-        raise ModelFileError(f"{key} is {show(value)}; it must be a token id from 0 to {count - 1}")
-    return value
 
 
 def _flag(metadata: Mapping[str, object], name: str, default: bool) -> bool:

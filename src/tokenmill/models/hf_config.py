@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tokenmill.core.bounds import show
 from tokenmill.core.errors import ModelFileError
+from tokenmill.models.end_tokens import declared_ids
 from tokenmill.models.fields import MAX_HEADS, MAX_LAYERS, MAX_POSITION, MAX_VOCAB, MAX_WIDTH, Fields
 from tokenmill.models.json_file import read_json_object
 from tokenmill.models.spec import LayerSpec, ModelSpec, RopeSpec
@@ -47,7 +48,7 @@ def read_spec(folder: Path, *, has_lm_head: bool) -> ModelSpec:
     max_position = config.integer("max_position_embeddings", 1, MAX_POSITION, family.max_position)
     vocab_size = config.integer("vocab_size", 1, MAX_VOCAB)
     layer = _layer(config, family, max_position)
-    bos = config.token_ids("bos_token_id", vocab_size)
+    files = (_generation(folder), config)
     return ModelSpec(
         architecture="llama",
         vocab_size=vocab_size,
@@ -57,8 +58,8 @@ def read_spec(folder: Path, *, has_lm_head: bool) -> ModelSpec:
         rope=_rope(config, layer.head_dim, max_position),
         max_position=max_position,
         tied_embeddings=config.flag("tie_word_embeddings", False) or not has_lm_head,
-        bos_id=bos[0] if bos else None,
-        eos_ids=_eos_ids(folder, config, vocab_size),
+        bos_id=next(declared_ids("bos", files, vocab_size), None),
+        eos_ids=tuple(dict.fromkeys(declared_ids("eos", files, vocab_size))),
     )
 
 
@@ -148,11 +149,7 @@ def _rope(config: Fields, head_dim: int, max_position: int) -> RopeSpec:
     )
 
 
-def _eos_ids(folder: Path, config: Fields, vocab_size: int) -> tuple[int, ...]:
-    """Every end the two files declare; chat models often name the end of a turn in one of them only."""
-    ids: list[int] = []
-    if (folder / "generation_config.json").exists():
-        generation = read_json_object(folder / "generation_config.json", MAX_CONFIG_BYTES)
-        ids += Fields("generation_config.json", generation).token_ids("eos_token_id", vocab_size)
-    ids += config.token_ids("eos_token_id", vocab_size)
-    return tuple(dict.fromkeys(ids))
+def _generation(folder: Path) -> Fields:
+    """generation_config.json; empty when it is not there."""
+    path = folder / "generation_config.json"
+    return Fields(path.name, read_json_object(path, MAX_CONFIG_BYTES) if path.exists() else {})
