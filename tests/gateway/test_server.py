@@ -129,6 +129,43 @@ async def test_an_idle_server_stops_at_once() -> None:
         assert await asyncio.wait_for(running, 10) == 0
 
 
+async def test_when_the_engine_ends_the_server_finishes_what_it_can_and_exits_with_1() -> None:
+    gate = Gate()
+    gateway = make_gateway(gate.script)
+    async with serving(gateway, drain_timeout=60) as (address, running):
+        one = httpx2.Limits(max_connections=1)
+        async with (
+            httpx2.AsyncClient(base_url=address) as streaming,
+            httpx2.AsyncClient(base_url=address, limits=one) as kept,
+            streaming.stream("POST", CHAT, json=chat(stream=True)) as stream,
+        ):
+            assert (await kept.get("/health/ready")).status_code == 200
+            gateway.replica.dead.set()
+            await until_draining(kept)
+            async with httpx2.AsyncClient() as late:
+                with pytest.raises(httpx2.ConnectError):
+                    await late.get(f"{address}/health/ready")
+            gate.opened.set()
+            text = (await stream.aread()).decode()
+        assert chunks(text)[-1]["choices"][0]["finish_reason"] == "stop"
+        assert await asyncio.wait_for(running, 10) == 1
+
+
+async def test_an_engine_that_ends_because_the_server_stops_is_no_failure() -> None:
+    gateway = make_gateway(Gate().script)
+    async with serving(gateway, drain_timeout=0.05) as (address, running):
+        async with (
+            httpx2.AsyncClient(base_url=address) as client,
+            client.stream("POST", CHAT, json=chat(stream=True)) as stream,
+        ):
+            os.kill(os.getpid(), signal.SIGTERM)
+            while gateway.replica.stats().ready:
+                await asyncio.sleep(0)
+            gateway.replica.dead.set()
+            await stream.aread()
+        assert await asyncio.wait_for(running, 10) == 0
+
+
 async def test_a_replica_that_cannot_drain_does_not_hold_the_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

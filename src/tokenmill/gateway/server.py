@@ -55,6 +55,8 @@ async def serve(
     free one. At the first signal the sockets close, new requests on open connections get 503, and running
     answers have `drain_timeout` seconds to finish; then, or at a second signal, they are cut with an error.
 
+    When the replica ends for good, the same happens without a signal, and the exit code is 1.
+
     Raises ConfigError when the address cannot be used.
     """
     sockets = bind(host, port)
@@ -67,14 +69,19 @@ async def serve(
             if running.done():
                 return _exit_code(running)
             on_ready(url(host, sockets[0]))
-            await _first(stop.wait(), running)
+            ended = asyncio.create_task(replica.wait_ended())
+            await _first(stop.wait(), running, ended)
+            lost = ended.done() and not stop.is_set()
+            ended.cancel()
+            if lost:
+                log.error("the engine has ended and cannot serve again; the server stops")
             if not running.done():
                 await _drain(app, replica, server, drain_timeout, hurry)
             await asyncio.wait([running])
         finally:
             server.should_exit = True
             await asyncio.wait([running])
-    return _exit_code(running)
+    return _exit_code(running) or int(lost)
 
 
 async def _drain(
@@ -98,10 +105,10 @@ async def _drain(
     server.should_exit = True
 
 
-async def _first(event: Coroutine[Any, Any, object], task: asyncio.Task[Any]) -> None:
-    """Waits until either is done, and leaves no waiter behind."""
+async def _first(event: Coroutine[Any, Any, object], *tasks: asyncio.Task[Any]) -> None:
+    """Waits until one of them is done, and leaves no waiter for the event behind."""
     waiter = asyncio.ensure_future(event)
-    await asyncio.wait([waiter, task], return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait([waiter, *tasks], return_when=asyncio.FIRST_COMPLETED)
     waiter.cancel()
 
 
