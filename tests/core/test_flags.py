@@ -18,7 +18,6 @@ from tokenmill.core.flags import ServerFlags
         "secret\x00key",
         "secret\x7fkey",
         "secret\r\nkey",
-        "secret\udc80key",
     ],
 )
 def test_a_key_that_no_header_can_carry_is_refused_and_not_repeated(key: str) -> None:

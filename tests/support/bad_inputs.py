@@ -19,6 +19,11 @@ def parts(*items: object) -> dict[str, object]:
 
 # body, code, param
 CHAT_CASES: dict[str, tuple[object, str, str | None]] = {
+    "too many parts": (
+        chat() | {"messages": [{"role": "user", "content": [{"type": "text", "text": ""}] * 1025}]},
+        "invalid_value",
+        "messages[0].content",
+    ),
     "no model": ({"messages": [{"role": "user", "content": "x"}]}, "invalid_value", "model"),
     "null model": (chat(model=None), "invalid_value", "model"),
     "other model": (chat(model="gpt-4o"), "model_not_found", "model"),
@@ -155,5 +160,7 @@ RAW_CASES: dict[str, tuple[bytes, str]] = {
     "raw control character": (b'{"model": "\x00"}', "invalid_json"),
     "deep lists": (b'{"messages": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "invalid_json"),
     "unclosed lists": (b"[" * 1_000_000, "invalid_json"),
+    "too many lists": (b'{"a":[' + b"[]," * 100_000 + b"1]}", "invalid_json"),
+    "too many numbers": (b'{"a":[' + b"1," * 200_000 + b"1]}", "invalid_json"),
     "deep objects": (b'{"a":' * 65 + b"1" + b"}" * 65, "invalid_json"),
 }

@@ -17,12 +17,15 @@ from tokenmill.core.request import SamplingParams
 MAX_BODY_BYTES = 8 << 20
 MAX_HEADER_BYTES = 32 << 10
 MAX_JSON_DEPTH = 64
+# Commas and opening brackets, also those inside strings: what decoding takes depends on them.
+MAX_JSON_ITEMS = 200_000
 MAX_MESSAGES = 2048
+MAX_PARTS = 1024
 MAX_PROMPTS = 128
 MAX_CHOICES = 256
 MAX_TOOL_CALLS = 128
 MAX_NAME_CHARS = 256
-MAX_DETOKENIZE_IDS = 1 << 20
+MAX_DETOKENIZE_IDS = 1 << 17
 MAX_REQUEST_ID_CHARS = 128
 INT64_MAX = 2**63 - 1
 

@@ -6,9 +6,11 @@ import asyncio
 
 import msgspec
 
-from tokenmill.core.bounds import MAX_BODY_BYTES, MAX_JSON_DEPTH, show
+from tokenmill.core.bounds import MAX_BODY_BYTES, MAX_JSON_DEPTH, MAX_JSON_ITEMS, show
 from tokenmill.core.errors import InvalidRequest, PayloadTooLarge, RequestTimeout, UnsupportedMediaType
 from tokenmill.gateway.http import Exchange
+
+ON_LOOP_BYTES = 512 << 10
 
 _decoder = msgspec.json.Decoder()
 
@@ -19,7 +21,9 @@ async def read_json_object(exchange: Exchange, timeout: float) -> dict[str, obje
     Raises UnsupportedMediaType, PayloadTooLarge, RequestTimeout, InvalidRequest (`invalid_json`) or
     ClientGone.
     """
-    value = decode_json(await read_body(exchange, timeout))
+    body = await read_body(exchange, timeout)
+    # Large ones are decoded on a thread, so that other connections get their turns.
+    value = decode_json(body) if len(body) <= ON_LOOP_BYTES else await asyncio.to_thread(decode_json, body)
     if not isinstance(value, dict):
         raise InvalidRequest("the body must be a JSON object", code="invalid_json")
     return {key: item for key, item in value.items() if item is not None}
@@ -70,6 +74,11 @@ def decode_json(body: bytes) -> object:
 
     Raises InvalidRequest with code `invalid_json`.
     """
+    brackets = body.count(b"[") + body.count(b"{")
+    if brackets + body.count(b",") > MAX_JSON_ITEMS:  # decoding holds the interpreter from start to end
+        raise InvalidRequest(
+            f"the body has more than {MAX_JSON_ITEMS} commas and opening brackets", code="invalid_json"
+        )
     try:
         value: object = _decoder.decode(body)
     except RecursionError:
@@ -78,7 +87,7 @@ def decode_json(body: bytes) -> object:
         reason = str(error).removeprefix("JSON is malformed: ").partition(" - at ")[0]
         raise InvalidRequest(f"the body is not valid JSON: {reason}", code="invalid_json") from None
     # Nothing can nest deeper than it has opening brackets; few bodies have as many as the bound.
-    if body.count(b"[") + body.count(b"{") > MAX_JSON_DEPTH:
+    if brackets > MAX_JSON_DEPTH:
         _check_depth(value)
     return value
 

@@ -65,6 +65,10 @@ def _content(where: str, value: object, *, optional: bool) -> str:
         raise InvalidRequest(
             f"{where} must be a string or a list of text parts, not {show(value)}", param=where
         )
+    if len(value) > bounds.MAX_PARTS:
+        raise InvalidRequest(
+            f"{where} must have at most {bounds.MAX_PARTS} parts, not {len(value)}", param=where
+        )
     return "\n".join(_part(f"{where}[{number}]", part) for number, part in enumerate(value))
 
 
