@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as Backend
 
 from support.texts import PIECES, texts
 from tokenmill.core.errors import InvalidRequest, ModelFileError
+from tokenmill.models.gguf_tokenizer import SPLITS
 from tokenmill.models.source import open_model
 from tokenmill.models.tokenizer import Tokenizer, load_tokenizer
 from tokenmill.models.tokenizer_files import TokenizerFiles
@@ -170,8 +171,6 @@ class TestByteLevel:
     )
     def test_splits_equal_those_transformers_knows(self, pre: str, name: str) -> None:
         from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
-
-        from tokenmill.models.gguf_tokenizer import SPLITS
 
         assert SPLITS[pre].pattern == GGUF_PRE_TOKENIZER_SPLITS[name]
 
@@ -425,6 +424,34 @@ class TestFolder:
         with pytest.raises(ModelFileError, match=message) as refusal:
             load_tokenizer(TokenizerFiles(folder=tmp_path), 1000)
         assert str(tmp_path) not in str(refusal.value)
+
+    @pytest.mark.parametrize(
+        "pattern", ["(a+)+b", "(q|qq)+x", r"(\w+\s?)+$", "a*a*a*a*b", "(.+)+é", "(é+)+中"]
+    )
+    @pytest.mark.parametrize("place", ["pre_tokenizer", "normalizer"])
+    def test_a_pattern_that_takes_for_ever_is_refused(
+        self, tmp_path: Path, pattern: str, place: str, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        trained = _train_byte_level()
+        if place == "normalizer":
+            trained.normalizer = normalizers.Replace(Regex(pattern), "x")
+        else:
+            trained.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
+        trained.save(str(tmp_path / "tokenizer.json"))
+        with pytest.raises(ModelFileError, match="a pattern in it takes too long"):
+            load_tokenizer(TokenizerFiles(folder=tmp_path), 1000)
+        capfd.readouterr()  # the library's own words
+
+    @pytest.mark.parametrize("name", sorted(SPLITS))
+    def test_patterns_of_well_known_models_are_taken(self, tmp_path: Path, name: str) -> None:
+        trained = _train_byte_level()
+        steps = [
+            pre_tokenizers.Split(Regex(SPLITS[name].pattern), behavior="isolated"),
+            trained.pre_tokenizer,
+        ]
+        trained.pre_tokenizer = pre_tokenizers.Sequence(steps)
+        trained.save(str(tmp_path / "tokenizer.json"))
+        assert load_tokenizer(TokenizerFiles(folder=tmp_path), 1000).encode("ab", add_special=False)
 
     def test_a_folder_without_a_tokenizer_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(ModelFileError, match="no tokenizer"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from tokenmill.models.tokenizer_parts import TokenizerParts, no_panic
 
 MAX_TOKENIZER_BYTES = 256 << 20
 MAX_CONFIG_BYTES = 32 << 20
+# A run of this length makes cubic patterns reach the library's limit, and quadratic ones not.
+PROBE_RUN = 500
+PROBE_LETTERS = 256
 
 
 def read_folder(folder: Path) -> TokenizerParts:
@@ -78,7 +82,25 @@ def _load_backend(folder: Path) -> Tokenizer:
             raise ModelFileError(f"tokenizer.json cannot be used: {str(error)[:300]}") from None
     backend.no_truncation()
     backend.no_padding()
+    _probe(backend)
     return backend
+
+
+def _probe(backend: Tokenizer) -> None:
+    """Refuses regular expressions that backtrack without end.
+
+    The library panics on a text they cannot get through, and each panic writes to standard error. Runs of one
+    letter are such texts: letters of the patterns themselves, and one of every common class.
+    """
+    parts = [part for part in (backend.normalizer, backend.pre_tokenizer) if part is not None]
+    letters = {*"".join(part.__getstate__().decode() for part in parts), *"aA0 \n.'é中"}
+    text = "".join(letter * PROBE_RUN + "\0" for letter in sorted(letters)[:PROBE_LETTERS])
+    # A text without tokens is an ordinary error, and the model's own business.
+    with (
+        no_panic("tokenizer.json cannot be used: a pattern in it takes too long", ModelFileError),
+        contextlib.suppress(Exception),
+    ):
+        backend.encode_batch_fast([text], add_special_tokens=False)
 
 
 def _prefix(backend: Tokenizer) -> tuple[int, ...]:
