@@ -203,6 +203,30 @@ async def test_too_many_waiting_requests_end_the_connection_after_the_answer() -
     assert b"done" in answer
 
 
+async def test_what_waits_behind_an_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting: list[int] = []
+    begin = protocol.BoundedHeadProtocol.on_message_begin
+
+    def counting(self: protocol.BoundedHeadProtocol) -> None:
+        waiting.append(len(self.pipeline))
+        begin(self)
+
+    monkeypatch.setattr(protocol.BoundedHeadProtocol, "on_message_begin", counting)
+    gateway = make_gateway(never)
+    async with listening(gateway) as url:
+        host, port = url.removeprefix("http://").split(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(posted(chat()))
+        await gateway.replica.until(lambda: len(gateway.replica.running) == 1)
+        for _ in range(50):
+            writer.write(GET * 1000)
+            await writer.drain()
+        writer.close()
+        await gateway.replica.until(lambda: not gateway.replica.running)
+    assert max(waiting) == protocol.MAX_PIPELINED
+    assert len(waiting) < 25_000, "after the bound, what comes is not even parsed"
+
+
 async def test_garbage_behind_a_waiting_request_does_not_land_in_the_running_answer() -> None:
     async def script(request: GenerateRequest) -> AsyncGenerator[Delta, None]:
         yield Delta(text="word")

@@ -94,6 +94,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         if len(self.pipeline) > MAX_PIPELINED or len(self.cycle.body) > HIGH_WATER_LIMIT:
             self._deaf = True
             self._running.keep_alive = False
+            self.pipeline.clear()
         self.flow.resume_reading()
 
     def pause_writing(self) -> None:

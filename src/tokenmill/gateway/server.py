@@ -71,7 +71,7 @@ async def serve(
             on_ready(url(host, sockets[0]))
             ended = asyncio.create_task(replica.wait_ended())
             await _first(stop.wait(), running, ended)
-            lost = ended.done() and not stop.is_set()
+            lost = ended.done()
             ended.cancel()
             if lost:
                 log.error("the engine has ended and cannot serve again; the server stops")
