@@ -29,7 +29,7 @@ def save_tiny(kind: str, folder: Path, **changes: Any) -> Any:
         "num_attention_heads": 6,
         "num_key_value_heads": 2,
         "head_dim": 16,
-        "max_position_embeddings": 512,
+        "max_position_embeddings": 1024,
         "initializer_range": 0.2,
         "bos_token_id": 1,
         "eos_token_id": 2,

@@ -1,7 +1,7 @@
 """The step program in PyTorch operators: the oracle of every faster backend, and the fallback.
 
 A row's result depends on its own tokens alone, bit for bit:
-- products have at least `MIN_ROWS` rows, where the libraries sum each row in the same order;
+- products have a multiple of `ROWS` rows, where the libraries sum each row in the same order;
 - attention sees KV padded to one of few lengths, over which the library adds in the same order. Padding adds
   exact zeros, so neither the batch nor the way a prompt was cut into chunks can be seen in a result.
 """
@@ -22,9 +22,10 @@ from tokenmill.kernels.program import Add, Attention, Embed, KvLayout, Linear, L
 from tokenmill.kernels.step import Step
 from tokenmill.planner.memory import ATTENTION_ROWS, ATTENTION_TOKENS
 
-MIN_ROWS = 8
-# Padded context lengths: PyTorch's attention works through KV in parts of 512, and adds up each of these
-# short ones in the order of the beginning of a whole part (256, for one, is halved first).
+ROWS = 8
+# A context is padded to whole parts of 512, in which PyTorch's attention works through KV, and for the rest
+# to one of the short lengths that it adds up in the order of the beginning of a whole part (256, for one,
+# is halved first).
 SHORT_SPANS = (128, 192, 384)
 LONG_SPAN = 512
 
@@ -46,7 +47,7 @@ class ReferenceProgram:
     @torch.inference_mode()
     def run(self, step: Step) -> torch.Tensor:
         rows = len(step.token_ids)
-        padding = max(0, MIN_ROWS - rows)
+        padding = -rows % ROWS
         scratch = self._layout.num_blocks * self._layout.block_size
         token_ids = _padded(step.token_ids, padding, 0)
         slots = _padded(step.slots, padding, scratch)
@@ -72,7 +73,7 @@ class ReferenceProgram:
                     if len(logit_rows) == 0:
                         return torch.empty(0, self._program.vocab_size)
                     wanted = h[logit_rows]
-                    wanted = functional.pad(wanted, (0, 0, 0, max(0, MIN_ROWS - len(wanted))))
+                    wanted = functional.pad(wanted, (0, 0, 0, -len(wanted) % ROWS))
                     return _linear(wanted, head)[: len(logit_rows)].float()
         raise RuntimeError("a program must end with Logits")
 
@@ -129,7 +130,7 @@ class QueryGroup:
     def mask(self, window: int | None, shared: int) -> torch.Tensor:
         """[sequences, 1, rows, span]: 0 where a query looks, -inf elsewhere; the same for every layer.
 
-        Rows are queries x `shared` heads, filled up to `MIN_ROWS`.
+        Rows are queries x `shared` heads, filled up to a multiple of `ROWS`.
         """
         made = self._masks.get((window, shared))
         if made is None:
@@ -139,7 +140,7 @@ class QueryGroup:
                 hidden |= key <= self.positions[..., None] - window
             made = torch.zeros(hidden.shape, dtype=self.dtype).masked_fill_(hidden, -math.inf)
             made = made.repeat_interleave(shared, dim=1)
-            made = functional.pad(made, (0, 0, 0, max(0, MIN_ROWS - made.shape[1])))[:, None]
+            made = functional.pad(made, (0, 0, 0, -made.shape[1] % ROWS))[:, None]
             self._masks[window, shared] = made
         return made
 
@@ -203,15 +204,19 @@ def _gather(cache: torch.Tensor, group: QueryGroup) -> torch.Tensor:
 def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """softmax(q k^T + mask) v. q [batch, heads, rows, dim]; k, v [batch, heads, span, dim]."""
     rows = q.shape[2]
-    q = functional.pad(q, (0, 0, 0, max(0, MIN_ROWS - rows))).to(k.dtype)
+    q = functional.pad(q, (0, 0, 0, -rows % ROWS)).to(k.dtype)
     out = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0)
     return out[:, :, :rows].float()
 
 
 def _span(context: int, block_size: int) -> int:
     """Padded length of a context, in tokens and whole blocks: see the module's note on padding."""
-    short = (span for span in SHORT_SPANS if context <= span and span % block_size == 0)
-    return next(short, -(-context // LONG_SPAN) * LONG_SPAN)
+    whole = context // LONG_SPAN * LONG_SPAN
+    rest = context - whole
+    if rest == 0:
+        return whole
+    short = (span for span in SHORT_SPANS if rest <= span and span % block_size == 0)
+    return whole + next(short, LONG_SPAN)
 
 
 def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

@@ -100,16 +100,19 @@ def test_mixed_steps_of_several_sequences(pair: tuple[Any, Path]) -> None:
         torch.testing.assert_close(torch.cat(got[i]), expected, atol=TOLERANCE, rtol=0)
 
 
-def test_a_row_is_the_same_bits_however_it_is_computed(pair: tuple[Any, Path]) -> None:
+@pytest.mark.parametrize("length", [200, 700])
+def test_a_row_is_the_same_bits_however_it_is_computed(pair: tuple[Any, Path], length: int) -> None:
     _, folder = pair
-    tokens = tokens_of(200)
-    blocks = list(range(13))
+    tokens = tokens_of(length)
+    blocks = list(range(length // 16 + 1))
     whole = load_tiny(folder).run(step_of([(tokens, 0, blocks)]))
-    for size in (1, 7, 32):
+    for size in (1, 7, 9, 10, 11, 32, 150):
         program = load_tiny(folder)
-        pieces = [program.run(step_of([(tokens[at : at + size], at, blocks)])) for at in range(0, 200, size)]
+        pieces = [
+            program.run(step_of([(tokens[at : at + size], at, blocks)])) for at in range(0, length, size)
+        ]
         assert torch.equal(torch.cat(pieces), whole)
     program = load_tiny(folder)
     other = tokens_of(90, seed=5)
-    beside = program.run(step_of([(other, 0, list(range(20, 26))), (tokens, 0, blocks)]))
+    beside = program.run(step_of([(other, 0, list(range(50, 56))), (tokens, 0, blocks)]))
     assert torch.equal(beside[90:], whole)
