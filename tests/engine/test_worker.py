@@ -93,7 +93,7 @@ def test_what_it_is_told_while_loading(worker: EngineWorker, events: list[Event]
     assert phases == ["read", "pool", "warm"]
     ready = [event for event in events if isinstance(event, EngineReady)]
     assert [(event.num_kv_blocks, event.dtype, event.max_model_len) for event in ready] == [
-        (32, "float32", 512)
+        (32, "float32", 1024)
     ]
     assert worker.memory.planned > 0
     assert worker.chat_template is not None
@@ -200,3 +200,15 @@ def test_a_broken_tokenizer_says_so(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelFileError):
         worker.start()
     assert not worker.alive
+
+
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_the_smallest_pools_warm_and_serve(folder: Path, blocks: int) -> None:
+    flags = ModelFlags(dtype="float32", block_size=16, num_kv_blocks=blocks)
+    worker = EngineWorker(open_model(folder), flags, Bus(), name="tiny")
+    worker.start()
+    sink = Collector()
+    worker.submit(request("r"), sink)
+    assert sink.done.wait(60)
+    assert [o.error for o in sink.outputs if o.error] == []
+    worker.stop()
