@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -140,8 +140,10 @@ class Engine:
                 bar.advance(output)
         return list(found.values())
 
-    def stream(self, prompt: str | Items[int], sampling: SamplingParams | None = None) -> Iterator[Delta]:
-        """Yields the deltas of one prompt as they come.
+    def stream(
+        self, prompt: str | Items[int], sampling: SamplingParams | None = None
+    ) -> Generator[Delta, None, None]:
+        """Yields the deltas of one prompt as they come; closing the generator ends the request.
 
         Raises:
             TokenmillError: the request was refused or failed.
