@@ -14,7 +14,7 @@ export PATH="$PWD/.venv/bin:$PATH"
 step ruff check .
 step ruff format --check .
 step mypy
-step lint-imports
+step lint-imports --no-cache
 if [ "${1:-}" != "--lint" ]; then
   step tokenmill pull smollm2-135m-instruct
   step python -m pytest

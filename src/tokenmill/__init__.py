@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tokenmill.core import version
+
 if TYPE_CHECKING:
     from tokenmill.core.request import SamplingParams as SamplingParams
     from tokenmill.engine.offline import Engine as Engine
 
-__version__ = "0.1.0"
+__version__ = version.VERSION
 __all__ = ["Engine", "SamplingParams", "__version__"]
 
 

@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from tokenmill import __version__
 from tokenmill.core.errors import ConfigError, InvalidRequest, TokenmillError, UnknownModel
+from tokenmill.core.version import VERSION
 
 # The help page shows these lines; a command's module is imported when the command is used.
 COMMANDS: Mapping[str, str] = {
@@ -62,7 +62,7 @@ def _load(name: str) -> Any:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"tokenmill {__version__}")
+        typer.echo(f"tokenmill {VERSION}")
         raise typer.Exit
 
 

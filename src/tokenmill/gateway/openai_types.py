@@ -11,9 +11,9 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from tokenmill import __version__
 from tokenmill.core.clock import Clock
 from tokenmill.core.delta import Delta, FinishReason, TokenLogprob
+from tokenmill.core.version import VERSION
 
 MIN_LOGPROB = -9999.0
 
@@ -35,7 +35,7 @@ class Head:
 @functools.cache
 def fingerprint(model: str) -> str:
     """The same for equal model names and releases: what could change an answer under a fixed seed."""
-    return "fp_" + hashlib.sha256(f"{__version__} {model}".encode()).hexdigest()[:12]
+    return "fp_" + hashlib.sha256(f"{VERSION} {model}".encode()).hexdigest()[:12]
 
 
 class PromptTokensDetails(msgspec.Struct):

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
 
-from tokenmill import __version__
 from tokenmill.core.errors import DownloadError
+from tokenmill.core.version import VERSION
 from tokenmill.models.files import (
     CHUNK_BYTES,
     Meter,
@@ -158,7 +158,7 @@ class _Transfer:
             return
         request = urllib.request.Request(  # noqa: S310 (the scheme was checked)
             self.remote.url,
-            headers={"User-Agent": f"tokenmill/{__version__}", "Accept-Encoding": "identity"},
+            headers={"User-Agent": f"tokenmill/{VERSION}", "Accept-Encoding": "identity"},
         )
         for name, value in self.remote.headers.items():
             request.add_unredirected_header(name, value)
