@@ -212,3 +212,29 @@ def test_the_smallest_pools_warm_and_serve(folder: Path, blocks: int) -> None:
     assert sink.done.wait(60)
     assert [o.error for o in sink.outputs if o.error] == []
     worker.stop()
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {"min_tokens": 3, "ignore_eos": False},
+        {"presence_penalty": 1.0},
+        {"frequency_penalty": 0.5, "temperature": 1.0},
+        {"repetition_penalty": 1.2},
+        {"logit_bias": {30: 100.0}},
+        {"logprobs": 3},
+        {"temperature": 0.8, "top_k": 5},
+        {"temperature": 0.8, "top_p": 0.7, "min_p": 0.05},
+        {"stop_token_ids": (7,), "min_tokens": 2},
+        {"n": 3, "temperature": 1.0, "seed": 1, "repetition_penalty": 1.1, "logit_bias": {5: -100.0}},
+    ],
+    ids=str,
+)
+def test_every_parameter_works_on_what_the_kernels_return(
+    worker: EngineWorker, sampling: dict[str, object]
+) -> None:
+    sink = Collector()
+    worker.submit(request("r", 5, **sampling), sink)
+    assert sink.done.wait(60)
+    assert [output.error for output in sink.outputs if output.error] == []
+    assert sum(o.delta.finish_reason is not None for o in sink.outputs if o.delta) == sampling.get("n", 1)

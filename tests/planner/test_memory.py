@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tokenmill.core.errors import InsufficientMemory
+from tokenmill.core.errors import ConfigError, InsufficientMemory
 from tokenmill.core.flags import ModelFlags
 from tokenmill.models.spec import LayerSpec, ModelSpec, RopeSpec
 from tokenmill.planner.memory import kv_bytes_per_token, plan_memory, weight_bytes
@@ -82,7 +82,8 @@ def test_what_does_not_fit_is_refused_with_figures_and_a_way_out(flags: dict[str
 def test_the_longest_sequence_is_the_models_or_the_flags() -> None:
     assert plan(8 * GIB).max_model_len == 2048
     assert plan(8 * GIB, max_model_len=512).max_model_len == 512
-    assert plan(8 * GIB, max_model_len=4096).max_model_len == 2048
+    with pytest.raises(ConfigError, match="at most 2048"):
+        plan(8 * GIB, max_model_len=4096)
 
 
 def test_a_bounded_context_needs_less_working_memory() -> None:

@@ -44,7 +44,7 @@ class ReferenceProgram:
         for cache in (*self._keys, *self._values):
             cache[at] = 0
 
-    @torch.inference_mode()
+    @torch.no_grad()  # not inference mode: the sampler changes the logits in place
     def run(self, step: Step) -> torch.Tensor:
         rows = len(step.token_ids)
         padding = -rows % ROWS

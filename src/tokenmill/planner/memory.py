@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tokenmill.core.errors import InsufficientMemory
+from tokenmill.core.errors import ConfigError, InsufficientMemory
 from tokenmill.core.flags import ModelFlags
 from tokenmill.models.formats import nbytes
 from tokenmill.models.spec import LayerSpec, ModelSpec
@@ -110,9 +110,12 @@ def plan_memory(
         available: bytes the machine leaves to this process now.
 
     Raises:
+        ConfigError: a context longer than the model's.
         InsufficientMemory: weights and one block do not fit, or an explicit pool does not.
     """
-    longest = min(flags.max_model_len or spec.max_position, spec.max_position)
+    longest = flags.max_model_len or spec.max_position
+    if longest > spec.max_position:
+        raise ConfigError(f"max_model_len must be at most {spec.max_position} for this model, not {longest}")
     weights = weight_bytes(spec, matrix_format)
     per_token = kv_bytes_per_token(spec, kv_element_bytes)
     per_block = per_token * flags.block_size
