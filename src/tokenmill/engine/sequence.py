@@ -58,10 +58,6 @@ class Sequence:
         return len(self.tokens) - self.prompt_len
 
     @property
-    def max_output(self) -> int:
-        return self.max_total - self.prompt_len
-
-    @property
     def decoding(self) -> bool:
         """Exactly its newest token is left to compute, and it has sampled before."""
         return self.pending == 1 and self.output_len > 0
