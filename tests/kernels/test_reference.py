@@ -23,11 +23,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_numbers_that_are_none_in_other_blocks_do_not_spread(folder: Path) -> None:
     program = load_tiny(folder)
-    expected = program.run(step_of([(TOKENS, 0, [3])]))
+    expected = program.run(step_of([(TOKENS, 0, [3])])).logits
     for cache in (*program._keys, *program._values):
         cache[:3] = torch.nan
         cache[4:-1] = torch.inf
-    assert torch.equal(program.run(step_of([(TOKENS, 0, [3])])), expected)
+    assert torch.equal(program.run(step_of([(TOKENS, 0, [3])])).logits, expected)
 
 
 def test_cleared_blocks_hold_nothing(folder: Path) -> None:
@@ -40,7 +40,7 @@ def test_cleared_blocks_hold_nothing(folder: Path) -> None:
 def test_a_step_without_wanted_logits_gives_none(folder: Path) -> None:
     step = step_of([(TOKENS, 0, [3])])
     quiet = replace(step, logit_rows=step.logit_rows[:0])
-    assert load_tiny(folder).run(quiet).shape == (0, 160)
+    assert load_tiny(folder).run(quiet).logits.shape == (0, 160)
 
 
 def test_committed_memory_is_zero_and_of_any_shape() -> None:

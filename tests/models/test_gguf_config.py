@@ -31,7 +31,12 @@ from tokenmill.models.source import open_model
 from tokenmill.models.spec import LayerSpec, ModelSpec, RopeSpec
 
 LAYER = LayerSpec(
-    heads=HEADS, kv_heads=KV_HEADS, head_dim=HEAD_DIM, intermediate=INTERMEDIATE, scale=HEAD_DIM**-0.5
+    heads=HEADS,
+    kv_heads=KV_HEADS,
+    head_dim=HEAD_DIM,
+    intermediate=INTERMEDIATE,
+    scale=HEAD_DIM**-0.5,
+    rope=RopeSpec(theta=10000.0, dim=HEAD_DIM),
 )
 
 
@@ -54,7 +59,6 @@ def test_every_number_comes_from_the_metadata(tmp_path: Path) -> None:
         hidden=HIDDEN,
         layers=(LAYER,) * LAYERS,
         norm_eps=1e-5,  # stored as float32 it reads 9.999999747378752e-06
-        rope=RopeSpec(theta=10000.0, dim=HEAD_DIM),
         max_position=128,
         tied_embeddings=False,
         bos_id=1,
@@ -69,7 +73,7 @@ def test_absent_keys_have_the_defaults_of_the_format(tmp_path: Path) -> None:
         tensors |= {f"blk.{layer}.attn_{n}.weight": np.zeros((HIDDEN, HIDDEN), np.float32) for n in "kv"}
     found = spec(tmp_path, {f"llama.{key}": None for key in absent}, tensors)
     assert {layer.kv_heads for layer in found.layers} == {HEADS}
-    assert found.rope == RopeSpec(theta=10000.0, dim=HEAD_DIM)
+    assert found.layers[0].rope == RopeSpec(theta=10000.0, dim=HEAD_DIM)
 
 
 def test_an_explicit_head_size_need_not_be_width_by_heads(tmp_path: Path) -> None:
@@ -116,13 +120,15 @@ def test_a_window_counts_only_when_shorter_than_the_context(
     ids=["scaling.type", "scale_linear"],
 )
 def test_linear_scaling_is_read(tmp_path: Path, keys: dict[str, Any]) -> None:
-    assert spec(tmp_path, keys).rope == RopeSpec(10000.0, HEAD_DIM, kind="linear", factor=4.0)
+    assert spec(tmp_path, keys).layers[0].rope == RopeSpec(10000.0, HEAD_DIM, kind="linear", factor=4.0)
 
 
 def test_llama3_scaling_comes_as_a_tensor_of_factors(tmp_path: Path) -> None:
     factors = np.array([1, 1, 1.5, 2, 4, 8, 8, 8], np.float32)
     found = spec(tmp_path, tensors={**gguf_tensors(), "rope_freqs.weight": factors})
-    assert found.rope == RopeSpec(10000.0, HEAD_DIM, kind="factors", factors=tuple(factors.tolist()))
+    assert found.layers[0].rope == RopeSpec(
+        10000.0, HEAD_DIM, kind="factors", factors=tuple(factors.tolist())
+    )
 
 
 @pytest.mark.parametrize(
@@ -210,7 +216,7 @@ def test_metadata_that_cannot_be_used_is_refused_by_key(name: str, tmp_path: Pat
 
 
 def test_a_number_only_doubles_hold_is_kept(tmp_path: Path) -> None:
-    assert spec(tmp_path, {"llama.rope.freq_base": (F64, 1e300)}).rope.theta == 1e300
+    assert spec(tmp_path, {"llama.rope.freq_base": (F64, 1e300)}).layers[0].rope.theta == 1e300
 
 
 def test_another_architecture_is_refused_with_what_is_supported(tmp_path: Path) -> None:

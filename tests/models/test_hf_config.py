@@ -40,7 +40,12 @@ def spec(tmp_path: Path, config: dict[str, Any] | None = None, **files: Any) -> 
 
 def test_every_number_comes_from_the_configuration(tmp_path: Path) -> None:
     layer = LayerSpec(
-        heads=HEADS, kv_heads=KV_HEADS, head_dim=HEAD_DIM, intermediate=INTERMEDIATE, scale=HEAD_DIM**-0.5
+        heads=HEADS,
+        kv_heads=KV_HEADS,
+        head_dim=HEAD_DIM,
+        intermediate=INTERMEDIATE,
+        scale=HEAD_DIM**-0.5,
+        rope=RopeSpec(theta=10000.0, dim=HEAD_DIM),
     )
     assert spec(tmp_path) == ModelSpec(
         architecture="llama",
@@ -48,7 +53,6 @@ def test_every_number_comes_from_the_configuration(tmp_path: Path) -> None:
         hidden=HIDDEN,
         layers=(layer,) * LAYERS,
         norm_eps=1e-5,
-        rope=RopeSpec(theta=10000.0, dim=HEAD_DIM),
         max_position=128,
         tied_embeddings=False,
         bos_id=1,
@@ -84,7 +88,7 @@ def test_absent_keys_mean_what_they_mean_in_transformers(
     assert layer.window == getattr(expected, "sliding_window", None)
     assert found.max_position == expected.max_position_embeddings
     assert found.norm_eps == expected.rms_norm_eps
-    assert found.rope.theta == expected.rope_parameters["rope_theta"]
+    assert found.layers[0].rope.theta == expected.rope_parameters["rope_theta"]
     assert found.tied_embeddings == expected.tie_word_embeddings
 
 
@@ -104,7 +108,7 @@ def test_a_configuration_saved_by_transformers_is_read(tmp_path: Path) -> None:
     found = read_spec(tmp_path, has_lm_head=True)
     layer = found.layers[0]
     assert (layer.heads, layer.kv_heads, layer.head_dim, layer.window) == (6, 3, 8, 100)
-    assert found.rope == RopeSpec(1e6, 8, "llama3", 8.0, 1.0, 4.0, 64)
+    assert found.layers[0].rope == RopeSpec(1e6, 8, "llama3", 8.0, 1.0, 4.0, 64)
     assert found.eos_ids == (2, 7)
 
 
@@ -151,7 +155,7 @@ def test_without_architectures_the_model_type_decides(tmp_path: Path) -> None:
 def test_old_and_new_spellings_of_rope_are_read(
     tmp_path: Path, config: dict[str, Any], expected: RopeSpec
 ) -> None:
-    assert spec(tmp_path, config).rope == expected
+    assert spec(tmp_path, config).layers[0].rope == expected
 
 
 def test_biases_follow_the_configuration(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ GIB = 1 << 30
 def model(
     layers: int, hidden: int, heads: int, kv_heads: int, dim: int, mlp: int, vocab: int, **more: Any
 ) -> ModelSpec:
-    layer = LayerSpec(heads, kv_heads, dim, mlp, scale=dim**-0.5)
-    return ModelSpec("llama", vocab, hidden, (layer,) * layers, 1e-5, RopeSpec(1e4, dim), 2048, **more)
+    layer = LayerSpec(heads, kv_heads, dim, mlp, scale=dim**-0.5, rope=RopeSpec(1e4, dim))
+    return ModelSpec("llama", vocab, hidden, (layer,) * layers, 1e-5, 2048, **more)
 
 
 # Llama-2-7B: 32 layers, hidden 4096, 32 heads of 128, MLP 11008, vocabulary 32000.

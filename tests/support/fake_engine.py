@@ -15,6 +15,7 @@ from tokenmill.core.flags import ModelFlags
 from tokenmill.core.request import GenerateRequest, SamplingParams
 from tokenmill.engine.core import EngineCore, Output
 from tokenmill.engine.limits import Limits
+from tokenmill.kernels.program import StepOutput
 from tokenmill.kernels.step import Step
 
 VOCAB = 32
@@ -35,7 +36,7 @@ class HashProgram:
         self.broken: set[int] = set()
         self.corrupt: set[int] = set()
 
-    def run(self, step: Step) -> torch.Tensor:
+    def run(self, step: Step) -> StepOutput:
         if len(set(step.slots.tolist())) != len(step.slots):
             raise RuntimeError("two tokens of one step share a slot")
         self.largest_step = max(self.largest_step, len(step.token_ids))
@@ -46,7 +47,9 @@ class HashProgram:
         for sequence, (start, end) in enumerate(zip(step.query_starts, step.query_starts[1:], strict=False)):
             for row in step.logit_rows[(step.logit_rows >= start) & (step.logit_rows < end)]:
                 rows.append(self._logits(self._context(step, sequence, int(step.positions[row]) + 1)))
-        return torch.stack(rows) if rows else torch.empty(0, VOCAB)
+        return StepOutput(
+            torch.stack(rows) if rows else torch.empty(0, VOCAB), torch.empty(len(step.hidden_rows), 0)
+        )
 
     def clear(self, blocks: Sequence[int]) -> None:
         for block in blocks:

@@ -47,6 +47,9 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
         finish_reason: set on the last delta of a choice, and there alone.
         stop_reason: the stop string or token id that ended the text, None for the model's own end.
         usage: this choice's counts, on its last delta.
+        prompt_logprobs: one entry a prompt token, None for the first, on the choice's first delta where the
+            request asked for them.
+        embedding: little-endian float32, on the only delta of an embedding request.
         extra: unknown fields of a foreign upstream, passed through.
     """
 
@@ -57,4 +60,6 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
     usage: Usage | None = None
+    prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
+    embedding: bytes = b""
     extra: dict[str, object] | None = None

@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
+
+Pooling = Literal["mean", "last"]
+
+
+class Grammar(msgspec.Struct, frozen=True):
+    """What the whole output must match.
+
+    Attributes:
+        kind: json_schema, regex, or lark (a grammar in the dialect of Lark that llguidance reads).
+        source: its text.
+    """
+
+    kind: Literal["json_schema", "regex", "lark"]
+    source: str
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,8 +36,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         stop: strings that end the text; they are not part of it.
         stop_token_ids: tokens that end the text, beside the model's own ends.
         min_tokens: no end (EOS, stop token or stop string) before so many output tokens.
-        max_tokens: None means up to the end of the context.
+        max_tokens: None means up to the end of the context; 0 computes the prompt alone.
         ignore_eos: treat the model's end tokens as any other.
+        prompt_logprobs: alternatives to report a position of the prompt, as `logprobs` does for the output.
+        visible_ids: special tokens whose names appear in the text, where others leave no trace.
+        grammar: what the output must match; None is free text.
     """
 
     temperature: float = 1.0
@@ -40,6 +59,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     min_tokens: int = 0
     max_tokens: int | None = None
     ignore_eos: bool = False
+    prompt_logprobs: int | None = None
+    visible_ids: tuple[int, ...] = ()
+    grammar: Grammar | None = None
 
 
 class TraceContext(msgspec.Struct, frozen=True):
@@ -58,6 +80,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
         tier: strict priority, 0 first.
         deadline: monotonic seconds after which nobody wants the answer.
         pool: replica pool the tenant is bound to.
+        pooling: asks for one embedding of the prompt instead of text; `sampling` is then not read.
         cache_salt: prefix-cache entries are shared only under the same salt.
         extra: allow-listed fields for foreign upstreams.
     """
@@ -70,6 +93,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     tier: int = 0
     deadline: float | None = None
     pool: str | None = None
+    pooling: Pooling | None = None
     cache_salt: bytes = b""
     trace: TraceContext | None = None
     extra: dict[str, object] = {}

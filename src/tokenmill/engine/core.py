@@ -224,7 +224,7 @@ class EngineCore:
         if not chunks:
             return [], [], 0.0
         try:
-            logits = self._program.run(build_step(chunks, self.scheduler.block_size))
+            logits = self._program.run(build_step(chunks, self.scheduler.block_size)).logits
             began = self._clock.monotonic()
             sampled = self._sample(chunks, logits)
             return sampled, [], self._clock.monotonic() - began

@@ -12,15 +12,6 @@ from tokenmill.gateway.served import ServedModel
 
 Body = Mapping[str, object]
 
-_NUMBERS = (
-    "temperature",
-    "top_p",
-    "min_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-)
-
 
 def check_model(body: Body, model: ServedModel, *, required: bool = True) -> None:
     """The name must be the served one. Raises InvalidRequest or ModelNotFound."""
@@ -41,9 +32,17 @@ def sampling_params(
     body: Body, *, vocab_size: int, max_tokens: int | None, logprobs: int | None
 ) -> SamplingParams:
     """The shared fields, each held against `core.bounds`. Raises InvalidRequest."""
-    numbers = {name: bounds.number(name, body[name]) for name in _NUMBERS if name in body}
+
+    def number(name: str, default: float) -> float:
+        return bounds.number(name, body[name]) if name in body else default
+
     params = SamplingParams(
-        **numbers,
+        temperature=number("temperature", 1),
+        top_p=number("top_p", 1),
+        min_p=number("min_p", 0),
+        presence_penalty=number("presence_penalty", 0),
+        frequency_penalty=number("frequency_penalty", 0),
+        repetition_penalty=number("repetition_penalty", 1),
         top_k=_top_k(body.get("top_k", 0)),
         logit_bias=bounds.logit_bias(body.get("logit_bias", {})),
         seed=bounds.integer("seed", body["seed"]) if "seed" in body else None,

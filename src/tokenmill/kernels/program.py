@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from tokenmill.kernels.step import Step
 
@@ -26,9 +26,10 @@ class Linear:
 
 @dataclass(frozen=True)
 class Embed:
-    """x = table[token]. `table` is [vocabulary, hidden]."""
+    """x = table[token] * scale. `table` is [vocabulary, hidden]."""
 
     table: torch.Tensor
+    scale: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -40,10 +41,28 @@ class Norm:
 
 
 @dataclass(frozen=True)
+class BranchNorm:
+    """h = RMSNorm(h) * weight: a norm between a branch and the stream. `weight` is [hidden], float32."""
+
+    weight: torch.Tensor
+    eps: float
+
+
+@dataclass(frozen=True)
+class HeadNorms:
+    """RMS norms of queries and keys within each head. Weights are [head_dim], float32."""
+
+    query: torch.Tensor
+    key: torch.Tensor
+    eps: float
+
+
+@dataclass(frozen=True)
 class Attention:
     """h = attention(h), with K and V of this step written to KV layer `layer` first.
 
-    `qkv` gives queries, keys and values side by side: [(heads + 2 kv_heads) * head_dim, hidden].
+    `qkv` gives queries, keys and values side by side: [(heads + 2 kv_heads) * head_dim, hidden]. Queries and
+    keys are normed where there are `norms`, then rotated by the table `rotary` of the program.
     """
 
     layer: int
@@ -54,14 +73,30 @@ class Attention:
     head_dim: int
     scale: float
     window: int | None = None
+    rotary: int = 0
+    norms: HeadNorms | None = None
 
 
 @dataclass(frozen=True)
 class Mlp:
-    """h = down(silu(gate(h)) * up(h)). `gate_up` gives both side by side: [2 * intermediate, hidden]."""
+    """h = down(act(gate(h)) * up(h)). `gate_up` gives both side by side: [2 * intermediate, hidden]."""
 
     gate_up: Linear
     down: Linear
+    activation: Literal["silu", "gelu_tanh"] = "silu"
+
+
+@dataclass(frozen=True)
+class Experts:
+    """h = weighted sum of the `active` experts that `router` ([experts, hidden]) scores highest for a row.
+
+    Weights are the softmax over all experts; with `renormalize` those of the chosen sum to 1.
+    """
+
+    router: Linear
+    experts: tuple[Mlp, ...]
+    active: int
+    renormalize: bool
 
 
 @dataclass(frozen=True)
@@ -76,7 +111,7 @@ class Logits:
     head: Linear
 
 
-Operator = Embed | Norm | Attention | Mlp | Add | Logits
+Operator = Embed | Norm | BranchNorm | Attention | Mlp | Experts | Add | Logits
 
 
 @dataclass(frozen=True)
@@ -89,24 +124,40 @@ class KvLayout:
 
 
 @dataclass(frozen=True)
-class Program:
-    """Operators in order, and the rotary table.
+class Rotary:
+    """Cosines and sines of every position, each [positions, rotary dim / 2], float32."""
 
-    Attributes:
-        cos, sin: [positions, rotary dim / 2], float32.
-    """
-
-    operators: tuple[Operator, ...]
     cos: torch.Tensor
     sin: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Program:
+    """Operators in order, and the rotary tables their attentions name by place."""
+
+    operators: tuple[Operator, ...]
+    rotary: tuple[Rotary, ...]
     vocab_size: int
+
+
+@dataclass(frozen=True)
+class StepOutput:
+    """What a step was asked for.
+
+    Attributes:
+        logits: [logit rows, vocabulary], float32.
+        hidden: [hidden rows, hidden], float32: states after the last norm.
+    """
+
+    logits: torch.Tensor
+    hidden: torch.Tensor
 
 
 class StepProgram(Protocol):
     """A program bound to a KV cache: one call a step."""
 
-    def run(self, step: Step) -> torch.Tensor:
-        """Computes the step and returns its logits, [rows, vocabulary], float32."""
+    def run(self, step: Step) -> StepOutput:
+        """Computes the step: KV of every token, logits and hidden states of the rows that want them."""
         ...
 
     def clear(self, blocks: Sequence[int]) -> None:

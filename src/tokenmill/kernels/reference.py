@@ -18,7 +18,19 @@ import torch
 import torch.nn.functional as functional
 
 from tokenmill.kernels.memory import committed
-from tokenmill.kernels.program import Add, Attention, Embed, KvLayout, Linear, Logits, Mlp, Norm, Program
+from tokenmill.kernels.program import (
+    Add,
+    Attention,
+    Embed,
+    KvLayout,
+    Linear,
+    Logits,
+    Mlp,
+    Norm,
+    Program,
+    Rotary,
+    StepOutput,
+)
 from tokenmill.kernels.step import Step
 from tokenmill.planner.memory import ATTENTION_ROWS, ATTENTION_TOKENS
 
@@ -45,14 +57,17 @@ class ReferenceProgram:
             cache[at] = 0
 
     @torch.no_grad()  # not inference mode: the sampler changes the logits in place
-    def run(self, step: Step) -> torch.Tensor:
+    def run(self, step: Step) -> StepOutput:
         rows = len(step.token_ids)
         padding = -rows % ROWS
         scratch = self._layout.num_blocks * self._layout.block_size
         token_ids = _padded(step.token_ids, padding, 0)
         slots = _padded(step.slots, padding, scratch)
         positions = _padded(step.positions, padding, 0)
-        cos, sin = self._program.cos[positions][:, None], self._program.sin[positions][:, None]
+        rotary = [
+            Rotary(table.cos[positions][:, None], table.sin[positions][:, None])
+            for table in self._program.rotary
+        ]
         groups = _query_groups(step, self._layout, self._keys[0].dtype)
         logit_rows = torch.from_numpy(step.logit_rows)
         x = h = torch.empty(0)
@@ -63,33 +78,37 @@ class ReferenceProgram:
                 case Norm(weight, eps):
                     h = _rms_norm(x, weight, eps)
                 case Attention():
-                    h = self._attend(operator, h, slots, cos, sin, groups)
+                    h = self._attend(operator, h, slots, rotary[operator.rotary], groups)
                 case Mlp(gate_up, down):
                     gate, up = _linear(h, gate_up).chunk(2, dim=-1)
                     h = _linear(functional.silu(gate) * up, down)
                 case Add():
                     x = x + h
                 case Logits(head):
-                    if len(logit_rows) == 0:
-                        return torch.empty(0, self._program.vocab_size)
-                    wanted = h[logit_rows]
-                    wanted = functional.pad(wanted, (0, 0, 0, -len(wanted) % ROWS))
-                    return _linear(wanted, head)[: len(logit_rows)].float()
+                    hidden = h[torch.from_numpy(step.hidden_rows)]
+                    return StepOutput(self._logits(h[logit_rows], head), hidden)
+                case _:
+                    raise NotImplementedError(type(operator).__name__)
         raise RuntimeError("a program must end with Logits")
+
+    def _logits(self, h: torch.Tensor, head: Linear) -> torch.Tensor:
+        """[rows, hidden] to [rows, vocabulary]."""
+        if len(h) == 0:
+            return torch.empty(0, self._program.vocab_size)
+        return _linear(functional.pad(h, (0, 0, 0, -len(h) % ROWS)), head)[: len(h)].float()
 
     def _attend(
         self,
         op: Attention,
         h: torch.Tensor,
         slots: torch.Tensor,
-        cos: torch.Tensor,
-        sin: torch.Tensor,
+        rotary: Rotary,
         groups: list[QueryGroup],
     ) -> torch.Tensor:
         """[rows, hidden] to [rows, hidden]."""
         rows, rotated = len(h), op.heads + op.kv_heads
         qkv = _linear(h, op.qkv).view(rows, rotated + op.kv_heads, op.head_dim)
-        qk = _rotate(qkv[:, :rotated].float(), cos, sin)
+        qk = _rotate(qkv[:, :rotated].float(), rotary)
         keys, values = self._keys[op.layer], self._values[op.layer]
         keys.flatten(0, 1)[slots] = qk[:, op.heads :].to(keys.dtype)
         values.flatten(0, 1)[slots] = qkv[:, rotated:].to(values.dtype)
@@ -219,9 +238,10 @@ def _span(context: int, block_size: int) -> int:
     return whole + next(short, LONG_SPAN)
 
 
-def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotary embedding in halves (Su et al. 2021). x [rows, heads, dim]; cos, sin [rows, 1, dim / 2]."""
+def _rotate(x: torch.Tensor, rotary: Rotary) -> torch.Tensor:
+    """Rotary embedding in halves (Su et al. 2021). x [rows, heads, dim]; angles [rows, 1, dim / 2]."""
     first, second = x.chunk(2, dim=-1)
+    cos, sin = rotary.cos, rotary.sin
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 

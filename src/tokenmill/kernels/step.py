@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
+
+
+def _none() -> Ints:
+    return np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,7 @@ class Step:
         context_lens: [sequences], tokens of the sequence after this step.
         block_tables: [sequences, blocks], KV blocks in order; unused entries are 0.
         logit_rows: [rows], indices into the tokens whose logits are wanted.
+        hidden_rows: [states], indices into the tokens whose final hidden states are wanted.
     """
 
     token_ids: Ints
@@ -31,3 +36,4 @@ class Step:
     context_lens: Ints
     block_tables: Ints
     logit_rows: Ints
+    hidden_rows: Ints = field(default_factory=_none)

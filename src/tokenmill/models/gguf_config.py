@@ -40,7 +40,7 @@ def spec_of(header: GgufHeader, label: str, rope_factors: tuple[float, ...]) -> 
     if vocab_size > MAX_VOCAB:
         raise ModelFileError(f"{label}: a vocabulary of {vocab_size} tokens; at most {MAX_VOCAB} are allowed")
     max_position = fields.integer("llama.context_length", 1, MAX_POSITION)
-    layers = _layers(fields, header, max_position)
+    layers = _layers(fields, header, max_position, rope_factors)
     bos = fields.token_ids("tokenizer.ggml.bos_token_id", vocab_size)
     return ModelSpec(
         architecture=architecture,
@@ -48,7 +48,6 @@ def spec_of(header: GgufHeader, label: str, rope_factors: tuple[float, ...]) -> 
         hidden=fields.integer("llama.embedding_length", 1, MAX_WIDTH),
         layers=layers,
         norm_eps=_single(fields.positive("llama.attention.layer_norm_rms_epsilon")),
-        rope=_rope(fields, layers[0].head_dim, rope_factors),
         max_position=max_position,
         tied_embeddings="output.weight" not in header.tensors,
         bos_id=bos[0] if bos else None,
@@ -64,12 +63,15 @@ def _refuse_unsupported(fields: Fields) -> None:
         raise fields.error("llama.expert_count", "0: mixtures of experts are not supported")
 
 
-def _layers(fields: Fields, header: GgufHeader, max_position: int) -> tuple[LayerSpec, ...]:
+def _layers(
+    fields: Fields, header: GgufHeader, max_position: int, rope_factors: tuple[float, ...]
+) -> tuple[LayerSpec, ...]:
     count = fields.integer("llama.block_count", 1, MAX_LAYERS)
     heads = fields.integers("llama.attention.head_count", count, 1, MAX_HEADS)
     kv_heads = fields.integers("llama.attention.head_count_kv", count, 1, MAX_HEADS, default=heads)
     intermediate = fields.integers("llama.feed_forward_length", count, 1, MAX_WIDTH)
     head_dim = _head_dim(fields, heads[0])
+    rope = _rope(fields, head_dim, rope_factors)
     window = fields.integer("llama.attention.sliding_window", 0, MAX_POSITION, 0)
     if any(h % kv for h, kv in zip(heads, kv_heads, strict=True)):
         raise fields.error("llama.attention.head_count_kv", "a divisor of llama.attention.head_count")
@@ -80,6 +82,7 @@ def _layers(fields: Fields, header: GgufHeader, max_position: int) -> tuple[Laye
             head_dim=head_dim,
             intermediate=intermediate[n],
             scale=head_dim**-0.5,
+            rope=rope,
             window=window if 0 < window < max_position else None,
             qkv_bias=f"blk.{n}.attn_q.bias" in header.tensors,
             out_bias=f"blk.{n}.attn_output.bias" in header.tensors,

@@ -57,7 +57,7 @@ def stored_tensors(header: GgufHeader, file: DataFile, spec: ModelSpec) -> dict[
             continue
         info = TensorInfo(name, tensor.shape, tensor.format, tensor.nbytes)
         rotary = ".q_proj." in name or ".k_proj." in name
-        stored[name] = StoredTensor(info, file, tensor.offset, spec.rope.dim if rotary else 0)
+        stored[name] = StoredTensor(info, file, tensor.offset, spec.layers[0].head_dim if rotary else 0)
     return stored
 
 

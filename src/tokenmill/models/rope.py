@@ -7,8 +7,13 @@ import math
 from tokenmill.models.spec import RopeSpec
 
 
-def inverse_frequencies(rope: RopeSpec) -> list[float]:
-    """Radians a position turns each pair of components, [dim / 2]; pair i is (i, i + dim / 2)."""
+def inverse_frequencies(rope: RopeSpec, context: int) -> list[float]:
+    """Radians a position turns each pair of components, [dim / 2]; pair i is (i, i + dim / 2).
+
+    Args:
+        context: longest sequence to be served, in tokens; some kinds depend on it. It is one number for a
+            loaded model, so that a token's K does not depend on what came after it.
+    """
     plain = [rope.theta ** -(i / rope.dim) for i in range(0, rope.dim, 2)]
     if rope.kind == "linear":
         return [frequency / rope.factor for frequency in plain]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from tokenmill.core.errors import ModelFileError
 from tokenmill.models.data_file import DataFile
@@ -23,6 +23,21 @@ if TYPE_CHECKING:
 _CHUNK = 1 << 17
 
 
+class Stored(Protocol):
+    """What a canonical name stands for in a container: one tensor of a file, a part of one, or several."""
+
+    @property
+    def info(self) -> TensorInfo: ...
+
+    def fill(self, out: Tensor) -> None:
+        """Reads the numbers into `out`, of `info.shape` and any float type."""
+        ...
+
+    def rows(self, name: str, start: int, count: int) -> Stored:
+        """Rows `start` to `start + count` as a tensor of their own, called `name`."""
+        ...
+
+
 @dataclass(frozen=True)
 class StoredTensor:
     """Where a tensor's bytes are.
@@ -31,18 +46,31 @@ class StoredTensor:
         offset: absolute, in `file`.
         paired_rows: rows of a head whose rotary components are stored as neighbours (2i, 2i + 1) and
             are loaded as halves (i, i + paired_rows / 2); 0 loads rows as they are.
+        plus: added to every number (Gemma stores its norm weights less 1).
     """
 
     info: TensorInfo
     file: DataFile
     offset: int
     paired_rows: int = 0
+    plus: float = 0.0
+
+    def fill(self, out: Tensor) -> None:
+        _fill(self, out)
+        if self.plus:
+            out += self.plus
+
+    def rows(self, name: str, start: int, count: int) -> StoredTensor:
+        shape = self.info.shape
+        row_bytes = self.info.nbytes // shape[0]
+        info = TensorInfo(name, (count, *shape[1:]), self.info.format, count * row_bytes)
+        return replace(self, info=info, offset=self.offset + start * row_bytes)
 
 
 class StoredWeights:
     """A `WeightFile` over open files, which it owns."""
 
-    def __init__(self, stored: Mapping[str, StoredTensor], files: Sequence[DataFile]) -> None:
+    def __init__(self, stored: Mapping[str, Stored], files: Sequence[DataFile]) -> None:
         self._stored = stored
         self._files = files
         self.tensors: Mapping[str, TensorInfo] = MappingProxyType({n: t.info for n, t in stored.items()})
@@ -56,7 +84,7 @@ class StoredWeights:
             raise ModelFileError(f"the model has no tensor {name}")
         result = torch.empty(stored.info.shape, dtype=dtype)
         with _one_thread():
-            _fill(stored, result)
+            stored.fill(result)
         return result
 
     def close(self) -> None:
@@ -103,7 +131,7 @@ def _fill(stored: StoredTensor, result: Tensor) -> None:
         dequantize(stored.info.format, raw, out)
 
 
-def select(spec: ModelSpec, stored: Mapping[str, StoredTensor], label: str) -> dict[str, StoredTensor]:
+def select(spec: ModelSpec, stored: Mapping[str, Stored], label: str) -> dict[str, Stored]:
     """The tensors a model needs, each checked; whatever else the file holds is left out.
 
     Raises:

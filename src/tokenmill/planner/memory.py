@@ -80,7 +80,7 @@ def activation_bytes(
     # Logits, raw log-probabilities, copies for bias and penalties, probabilities and what filters keep
     # of them, in float32; ranked tokens with their places and sums, in 8 bytes.
     sampler = sequences * spec.vocab_size * (8 * _FLOAT + 4 * 8)
-    tables = 2 * context * (spec.rope.dim // 2) * _FLOAT
+    tables = sum(2 * context * (rope.dim // 2) * _FLOAT for rope in spec.ropes)
     return stream + max(layer, sampler) + tables + kv_block
 
 

@@ -62,7 +62,7 @@ def tokens_of(length: int, seed: int = 0) -> list[int]:
 def test_prefill(pair: tuple[Any, Path], length: int) -> None:
     model, folder = pair
     tokens = tokens_of(length)
-    logits = load_tiny(folder).run(step_of([(tokens, 0, list(range(19)))]))
+    logits = load_tiny(folder).run(step_of([(tokens, 0, list(range(19)))])).logits
     torch.testing.assert_close(logits, oracle(model, tokens), atol=TOLERANCE, rtol=0)
 
 
@@ -71,8 +71,8 @@ def test_paged_decode_over_scattered_blocks(pair: tuple[Any, Path]) -> None:
     tokens = tokens_of(150)
     program = load_tiny(folder)
     blocks = [(7 * i) % 64 for i in range(10)]
-    got = [program.run(step_of([(tokens[:100], 0, blocks)]))]
-    got += [program.run(step_of([(tokens[at : at + 1], at, blocks)])) for at in range(100, 150)]
+    got = [program.run(step_of([(tokens[:100], 0, blocks)])).logits]
+    got += [program.run(step_of([(tokens[at : at + 1], at, blocks)])).logits for at in range(100, 150)]
     torch.testing.assert_close(torch.cat(got), oracle(model, tokens), atol=TOLERANCE, rtol=0)
 
 
@@ -90,7 +90,7 @@ def test_mixed_steps_of_several_sequences(pair: tuple[Any, Path]) -> None:
             for i, (tokens, count) in enumerate(zip(sequences, step, strict=True))
             if count
         ]
-        logits = iter(torch.split(program.run(step_of(parts)), [len(new) for new, _, _ in parts]))
+        logits = iter(torch.split(program.run(step_of(parts)).logits, [len(new) for new, _, _ in parts]))
         for i, count in enumerate(step):
             if count:
                 got[i].append(next(logits))
@@ -105,14 +105,15 @@ def test_a_row_is_the_same_bits_however_it_is_computed(pair: tuple[Any, Path], l
     _, folder = pair
     tokens = tokens_of(length)
     blocks = list(range(length // 16 + 1))
-    whole = load_tiny(folder).run(step_of([(tokens, 0, blocks)]))
+    whole = load_tiny(folder).run(step_of([(tokens, 0, blocks)])).logits
     for size in (1, 7, 9, 10, 11, 32, 150):
         program = load_tiny(folder)
         pieces = [
-            program.run(step_of([(tokens[at : at + size], at, blocks)])) for at in range(0, length, size)
+            program.run(step_of([(tokens[at : at + size], at, blocks)])).logits
+            for at in range(0, length, size)
         ]
         assert torch.equal(torch.cat(pieces), whole)
     program = load_tiny(folder)
     other = tokens_of(90, seed=5)
-    beside = program.run(step_of([(other, 0, list(range(50, 56))), (tokens, 0, blocks)]))
+    beside = program.run(step_of([(other, 0, list(range(50, 56))), (tokens, 0, blocks)])).logits
     assert torch.equal(beside[90:], whole)

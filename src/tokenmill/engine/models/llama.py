@@ -20,8 +20,8 @@ def build(spec: ModelSpec, weights: WeightFile, dtype: torch.dtype, positions: i
     operators.append(Norm(load.norm("model.norm.weight"), spec.norm_eps))
     head = embedding if spec.tied_embeddings else load.matrix("lm_head.weight")
     operators.append(Logits(Linear(head)))
-    cos, sin = rotary_table(spec.rope, positions)
-    return Program(tuple(operators), cos, sin, spec.vocab_size)
+    rotary = tuple(rotary_table(rope, positions) for rope in spec.ropes)
+    return Program(tuple(operators), rotary, spec.vocab_size)
 
 
 def _layer(load: _Loader, spec: ModelSpec, layer: LayerSpec, number: int) -> list[Operator]:
@@ -35,6 +35,7 @@ def _layer(load: _Loader, spec: ModelSpec, layer: LayerSpec, number: int) -> lis
         head_dim=layer.head_dim,
         scale=layer.scale,
         window=layer.window,
+        rotary=spec.ropes.index(layer.rope),
     )
     mlp = Mlp(
         gate_up=load.linear(prefix + "mlp.gate_proj", prefix + "mlp.up_proj", bias=layer.mlp_bias),
