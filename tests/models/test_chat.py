@@ -342,6 +342,28 @@ def test_one_template_serves_many_threads() -> None:
     assert results == {number: str(number) * 50 for number in range(4)}
 
 
+class TestWhatATemplateReads:
+    @pytest.mark.parametrize(
+        ("source", "reads"),
+        [
+            ("{{ messages[0].content }}", False),
+            ("{% if tools %}{{ tools | tojson }}{% endif %}", True),
+            ("{% for t in tools or [] %}{{ t.function.name }}{% endfor %}", True),
+            ("{% if messages[0].role == 'system' %}{{ tools | tojson }}{% endif %}", True),
+            ("{% if tools %}tools!{% endif %}", False),
+            ("{% if tools %}{{ raise_exception('no tools') }}{% endif %}", False),
+        ],
+    )
+    def test_tools_are_read_when_their_names_reach_the_text(self, source: str, reads: bool) -> None:
+        assert ChatTemplate(source).reads_tools is reads
+
+    def test_a_template_for_tools_counts(self) -> None:
+        template = ChatTemplate("plain", tool_source="{{ tools }}")
+        assert template.reads_tools
+        assert template.source == "plain\n{{ tools }}"
+        assert ChatTemplate("plain").source == "plain"
+
+
 class TestLoading:
     def test_gguf(self) -> None:
         files = TokenizerFiles(gguf={"tokenizer.chat_template": "{{ bos_token }}!"})

@@ -217,6 +217,7 @@ class TestByteLevel:
         loaded = load_tokenizer(TokenizerFiles(gguf=metadata), number + 1)
         assert number in loaded.encode("a<think it>b", add_special=False)
         assert loaded.token_bytes(number) == b"<think it>"
+        assert loaded.special_tokens == {"<|endoftext|>": 0, "<think it>": number}
 
 
 class TestSentencePiece:

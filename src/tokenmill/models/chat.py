@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Final
 
 import jinja2
 import msgspec
@@ -22,12 +24,33 @@ MAX_REASON_CHARS = 300
 
 _RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "bos_token", "eos_token"})
 
+_PROBE_NAME = "tokenmill_probe"
+_PROBE_TOOL = {
+    "type": "function",
+    "function": {
+        "name": _PROBE_NAME,
+        "description": "Says hello.",
+        "parameters": {
+            "type": "object",
+            "properties": {"to": {"type": "string", "description": "To whom."}},
+            "required": ["to"],
+        },
+    },
+}
+
 
 class ChatTemplate:
     """Renders messages. The template writes BOS itself: encode its text with `add_special=False`.
 
     One instance serves any number of threads.
+
+    Attributes:
+        source: the template as written; where there is another one for tools, that follows.
+        reads_tools: whether tools given to `render` reach the text.
     """
+
+    source: Final[str]
+    reads_tools: Final[bool]
 
     def __init__(
         self,
@@ -49,6 +72,8 @@ class ChatTemplate:
         self._tool_template = _compile(sandbox, tool_source) if tool_source is not None else self._template
         self._fixed = {"bos_token": bos_token, "eos_token": eos_token}
         self._wants_parts = self._reads_parts_alone()
+        self.source = source if tool_source is None else f"{source}\n{tool_source}"
+        self.reads_tools = self._shows_tools()
 
     def render(
         self,
@@ -99,6 +124,15 @@ class ChatTemplate:
                 return False
 
         return not keeps(probe) and keeps([{"type": "text", "text": probe}])
+
+    def _shows_tools(self) -> bool:
+        """Whether the name of a tool appears in the text. Some templates show it only beside a system prompt."""
+        user = {"role": "user", "content": "hello"}
+        for messages in ([user], [{"role": "system", "content": "hello"}, user]):
+            with contextlib.suppress(InvalidRequest):
+                if _PROBE_NAME in self.render(messages, tools=[_PROBE_TOOL]):
+                    return True
+        return False
 
     def _strftime_now(self, pattern: str) -> str:
         # A width in the pattern would make the text as long as the template likes.

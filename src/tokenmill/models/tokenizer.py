@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from tokenmill.core.errors import GenerationFailed, InvalidRequest, ModelFileError
 from tokenmill.models.folder_tokenizer import read_folder
@@ -21,6 +22,8 @@ class Tokenizer:
         add_bos: whether `encode(..., add_special=True)` puts something, usually BOS, before the text.
         first_token_strips_space: the decoded text drops one leading space, as SentencePiece models put
             one before every text. `token_bytes` keeps it: joining bytes gives that space back.
+        special_tokens: name -> id of every token that is matched whole in a text, before it is split. Control
+            tokens have no bytes of their own (`token_bytes`); others, such as Qwen's `<tool_call>`, have.
         longest_token_bytes: the most bytes of UTF-8 text that one token stands for.
     """
 
@@ -37,11 +40,11 @@ class Tokenizer:
         self._prefix = parts.prefix
         self._backend = parts.backend
         self._bytes, self.first_token_strips_space = token_bytes_table(parts.backend, vocab_size)
-        self._special = {
-            number: token.content
-            for number, token in parts.backend.get_added_tokens_decoder().items()
-            if token.special
-        }
+        added = parts.backend.get_added_tokens_decoder()
+        self._special = {number: token.content for number, token in added.items() if token.special}
+        self.special_tokens: Mapping[str, int] = MappingProxyType(
+            {token.content: number for number, token in added.items() if number < vocab_size}
+        )
         names = (name.encode() for name in self._special.values())
         self.longest_token_bytes = max(map(len, (*self._bytes, *names)), default=0)
 
