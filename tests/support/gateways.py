@@ -74,6 +74,7 @@ def make_gateway(
     clock: Clock | None = None,
     limits: Limits | None = None,
     max_waiting: int = 1024,
+    aliases: tuple[str, ...] = (),
     template: LineTemplate | None = LineTemplate(),  # noqa: B008  # it has no state
     tokenizer: TextCodec = ByteTokenizer(),  # noqa: B008  # it has no state
 ) -> Gateway:
@@ -90,6 +91,7 @@ def make_gateway(
         replica=replica,
         max_model_len=MAX_MODEL_LEN,
         vocab_size=VOCAB,
+        aliases=aliases,
     )
     app = build_app(
         served,

@@ -79,7 +79,7 @@ def fetch(model: str, flags: ModelFlags, reporter: Reporter) -> Fetched:
 
     path = resolve(model, home=default_home(), progress=transfer)
     source = open_model(path)
-    name = flags.served_model_name or public_name(model, source.name)
+    name = next(iter(flags.served_names), None) or public_name(model, source.name)
     progress = (_total(phase, name, last.values()) for phase in ("fetch", "copy"))
     return Fetched(name, source, tuple(event for event in progress if event is not None))
 

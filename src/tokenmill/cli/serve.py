@@ -56,12 +56,19 @@ def serve_model(settings: Settings, reporter: Reporter) -> int:
         worker = start(fetched, settings.engine, bus, reporter)
     reporter.memory(worker.memory.parts)
     try:
-        return _serve(worker, bus, metrics, settings.server, reporter)
+        return _serve(worker, settings.engine.served_names[1:], bus, metrics, settings.server, reporter)
     finally:
         worker.stop()
 
 
-def _serve(worker: EngineWorker, bus: Bus, metrics: Metrics, server: ServerFlags, reporter: Reporter) -> int:
+def _serve(
+    worker: EngineWorker,
+    aliases: tuple[str, ...],
+    bus: Bus,
+    metrics: Metrics,
+    server: ServerFlags,
+    reporter: Reporter,
+) -> int:
     from tokenmill.fleet.local import LocalReplica
     from tokenmill.gateway.app import ServedModel, build_app
     from tokenmill.gateway.server import run, serve
@@ -69,6 +76,7 @@ def _serve(worker: EngineWorker, bus: Bus, metrics: Metrics, server: ServerFlags
     replica = LocalReplica(worker, stall_timeout=server.stall_timeout)
     model = ServedModel(
         name=worker.name,
+        aliases=aliases,
         created=int(time.time()),
         tokenizer=worker.tokenizer,
         chat_template=worker.chat_template,

@@ -36,7 +36,9 @@ class ModelFlags(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
-    served_model_name: str | None = Field(None, description="Name clients use; default: the model's own.")
+    served_model_name: str | None = Field(
+        None, description="Name clients use, or several with commas between; default: the model's own."
+    )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="Arithmetic; auto is bfloat16 where the CPU multiplies it natively."
     )
@@ -62,6 +64,19 @@ class ModelFlags(BaseModel):
         "continuous", description="continuous: join at any step; static: wait for the whole batch."
     )
     device: Literal["cpu"] = Field("cpu", description="Where the model runs; only cpu is supported yet.")
+
+    @property
+    def served_names(self) -> tuple[str, ...]:
+        """Names clients may use, the one answers carry first; empty for the model's own."""
+        given = (self.served_model_name or "").split(",")
+        return tuple(dict.fromkeys(name.strip() for name in given if name.strip()))
+
+    @field_validator("served_model_name")
+    @classmethod
+    def _names(cls, value: str | None) -> str | None:
+        if value is not None and not all(name.strip() for name in value.split(",")):
+            raise ValueError("must be names with commas between, none of them empty")
+        return value
 
     @field_validator("block_size")
     @classmethod

@@ -8,20 +8,21 @@ from tokenmill.gateway.served import ServedModel, Serving
 
 
 async def list_models(serving: Serving, exchange: Exchange) -> None:
-    await exchange.respond_json({"object": "list", "data": [_entry(serving.model)]})
+    entries = [_entry(serving.model, name) for name in serving.model.names]
+    await exchange.respond_json({"object": "list", "data": entries})
 
 
 async def get_model(serving: Serving, exchange: Exchange) -> None:
     """The id may hold slashes, raw or as %2F: the path has been decoded once, and only once."""
     name = exchange.path_params["id"]
-    if name != serving.model.name:
+    if name not in serving.model.names:
         raise model_not_found(name, serving.model)
-    await exchange.respond_json(_entry(serving.model))
+    await exchange.respond_json(_entry(serving.model, name))
 
 
-def _entry(model: ServedModel) -> dict[str, object]:
+def _entry(model: ServedModel, name: str) -> dict[str, object]:
     return {
-        "id": model.name,
+        "id": name,
         "object": "model",
         "created": model.created,
         "owned_by": "tokenmill",

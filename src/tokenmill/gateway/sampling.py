@@ -14,18 +14,22 @@ Body = Mapping[str, object]
 
 
 def check_model(body: Body, model: ServedModel, *, required: bool = True) -> None:
-    """The name must be the served one. Raises InvalidRequest or ModelNotFound."""
+    """The name must be a served one. Raises InvalidRequest or ModelNotFound."""
     if "model" not in body:
         if required:
-            raise InvalidRequest(f"model is missing; this server has {show(model.name)}", param="model")
+            raise InvalidRequest(f"model is missing; this server has {_names(model)}", param="model")
         return
     name = bounds.text("model", body["model"])
-    if name != model.name:
+    if name not in model.names:
         raise model_not_found(name, model)
 
 
 def model_not_found(name: str, model: ServedModel) -> ModelNotFound:
-    return ModelNotFound(f"model {show(name)} is not here; this server has {show(model.name)}", param="model")
+    return ModelNotFound(f"model {show(name)} is not here; this server has {_names(model)}", param="model")
+
+
+def _names(model: ServedModel) -> str:
+    return ", ".join(map(show, model.names))
 
 
 def sampling_params(

@@ -51,6 +51,7 @@ class ServedModel:
     """A model under the name clients use.
 
     Attributes:
+        aliases: further names clients may use; answers carry `name`.
         created: seconds since the Unix epoch.
         chat_template: None when the model has none; then chat is refused.
         max_model_len: longest prompt plus output, in tokens.
@@ -63,6 +64,11 @@ class ServedModel:
     replica: Replica
     max_model_len: int
     vocab_size: int
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name, *self.aliases)
 
 
 @dataclass(frozen=True)
