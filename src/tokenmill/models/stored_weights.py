@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -34,7 +35,11 @@ class Stored(Protocol):
         ...
 
     def rows(self, name: str, start: int, count: int) -> Stored:
-        """Rows `start` to `start + count` as a tensor of their own, called `name`."""
+        """Rows `start` to `start + count` as a tensor of their own, called `name`.
+
+        A row is what the last dimension runs along (one number of a vector): those of stacked matrices,
+        [stack, out, in], count through, and some of them are a matrix [count, in].
+        """
         ...
 
 
@@ -62,8 +67,9 @@ class StoredTensor:
 
     def rows(self, name: str, start: int, count: int) -> StoredTensor:
         shape = self.info.shape
-        row_bytes = self.info.nbytes // shape[0]
-        info = TensorInfo(name, (count, *shape[1:]), self.info.format, count * row_bytes)
+        inner = shape[-1:] if len(shape) > 1 else ()
+        row_bytes = self.info.nbytes // (math.prod(shape) // math.prod(inner))
+        info = TensorInfo(name, (count, *inner), self.info.format, count * row_bytes)
         return replace(self, info=info, offset=self.offset + start * row_bytes)
 
 
