@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from tokenmill.core.errors import ModelFileError
 from tokenmill.models.data_file import DataFile
-from tokenmill.models.dequantize import dequantize
-from tokenmill.models.formats import FORMATS, supported_formats
+from tokenmill.models.dequantize import dequantize, split
+from tokenmill.models.formats import FORMATS, is_known, supported_formats
+from tokenmill.models.grouped import Grouped
 from tokenmill.models.spec import ModelSpec
 from tokenmill.models.weights import TensorInfo
 
@@ -32,6 +33,10 @@ class Stored(Protocol):
 
     def fill(self, out: Tensor) -> None:
         """Reads the numbers into `out`, of `info.shape` and any float type."""
+        ...
+
+    def grouped(self) -> Grouped | None:
+        """The numbers as codes and scales, in memory of their own; None where they are not quantized."""
         ...
 
     def rows(self, name: str, start: int, count: int) -> Stored:
@@ -65,6 +70,23 @@ class StoredTensor:
         if self.plus:
             out += self.plus
 
+    def grouped(self) -> Grouped | None:
+        if FORMATS[self.info.format].block == 1 or len(self.info.shape) != 2 or self.plus:
+            return None
+        return _grouped(self)
+
+    def raw(self, start: int, count: int) -> Tensor:
+        """Bytes of rows `start` to `start + count` as they are stored, uint8 [count, row bytes].
+
+        A row is all numbers that share their first index.
+        """
+        import torch
+
+        row_bytes = self.info.nbytes // max(1, self.info.shape[0])
+        buffer = bytearray(count * row_bytes)
+        self.file.read_into(memoryview(buffer), self.offset + start * row_bytes)
+        return torch.frombuffer(buffer, dtype=torch.uint8).view(count, row_bytes)
+
     def rows(self, name: str, start: int, count: int) -> StoredTensor:
         shape = self.info.shape
         inner = shape[-1:] if len(shape) > 1 else ()
@@ -85,13 +107,21 @@ class StoredWeights:
     def load(self, name: str, dtype: torch.dtype) -> Tensor:
         import torch
 
-        stored = self._stored.get(name)
-        if stored is None:
-            raise ModelFileError(f"the model has no tensor {name}")
+        stored = self._find(name)
         result = torch.empty(stored.info.shape, dtype=dtype)
         with _one_thread():
             stored.fill(result)
         return result
+
+    def grouped(self, name: str) -> Grouped | None:
+        with _one_thread():
+            return self._find(name).grouped()
+
+    def _find(self, name: str) -> Stored:
+        stored = self._stored.get(name)
+        if stored is None:
+            raise ModelFileError(f"the model has no tensor {name}")
+        return stored
 
     def close(self) -> None:
         for file in self._files:
@@ -116,25 +146,57 @@ def _one_thread() -> Iterator[None]:
 
 
 def _fill(stored: StoredTensor, result: Tensor) -> None:
-    """Reads and dequantizes a chunk of whole rows at a time; a chunk holds whole heads where rows move."""
+    # A vector is one row, unless its elements are the rows that move (the bias of q and k).
+    columns = 1 if stored.paired_rows and result.dim() == 1 else result.shape[-1]
+    matrix = result.view(-1, columns)
+    for rows, raw in _chunks(stored, *matrix.shape):
+        dequantize(stored.info.format, raw, matrix[rows])
+
+
+def _grouped(stored: StoredTensor) -> Grouped:
+    """The codes of a matrix in a block format, put together chunk by chunk."""
+    import torch
+
+    rows, columns = stored.info.shape
+    group = 0
+    codes, scales, offsets = [], [], []
+    for _, raw in _chunks(stored, rows, columns):
+        parts = split(stored.info.format, raw)
+        group = parts.codes.shape[-1]
+        codes.append(parts.codes.reshape(-1, columns))
+        scales.append(parts.scales.reshape(-1, columns // group))
+        if parts.offsets is not None:
+            offsets.append(parts.offsets.reshape(-1, columns // group))
+    return Grouped(
+        codes=torch.cat(codes),
+        scales=torch.cat(scales),
+        zeros=None,
+        offsets=torch.cat(offsets) if offsets else None,
+        bits=FORMATS[stored.info.format].bits,
+        group=group,
+    )
+
+
+def _chunks(stored: StoredTensor, rows: int, columns: int) -> Iterator[tuple[slice, Tensor]]:
+    """Bytes of whole rows at a time, uint8 [rows, row bytes], and where they go.
+
+    Rotary rows are moved into place: a chunk of them holds whole heads.
+    """
     import torch
 
     pair_rows = stored.paired_rows
-    # A vector is one row, unless its elements are the rows that move (the bias of q and k).
-    columns = 1 if pair_rows and result.dim() == 1 else result.shape[-1]
-    matrix = result.view(-1, columns)
-    row_bytes = stored.info.nbytes // matrix.shape[0]
+    row_bytes = stored.info.nbytes // rows
     step = max(1, _CHUNK // columns)
     if pair_rows:
         step = -(-step // pair_rows) * pair_rows
-    for start in range(0, matrix.shape[0], step):
-        out = matrix[start : start + step]
-        buffer = bytearray(out.shape[0] * row_bytes)
+    for start in range(0, rows, step):
+        count = min(step, rows - start)
+        buffer = bytearray(count * row_bytes)
         stored.file.read_into(memoryview(buffer), stored.offset + start * row_bytes)
         raw = torch.frombuffer(buffer, dtype=torch.uint8).view(-1, row_bytes)
         if pair_rows:
             raw = raw.view(-1, pair_rows // 2, 2, row_bytes).transpose(1, 2).reshape(-1, row_bytes)
-        dequantize(stored.info.format, raw, out)
+        yield slice(start, start + count), raw
 
 
 def select(spec: ModelSpec, stored: Mapping[str, Stored], label: str) -> dict[str, Stored]:
@@ -155,6 +217,6 @@ def select(spec: ModelSpec, stored: Mapping[str, Stored], label: str) -> dict[st
                 f"{label}: tensor {name} has shape {list(info.shape)}, "
                 f"the configuration asks for {list(shape)}"
             )
-        if info.format not in FORMATS:
+        if not is_known(info.format):
             raise ModelFileError(f"{label}: tensor {name} is in format {info.format}; {supported_formats()}")
     return {name: stored[name] for name in needed}

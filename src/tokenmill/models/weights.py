@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     import torch
 
+    from tokenmill.models.grouped import Grouped
+
 
 @dataclass(frozen=True)
 class TensorInfo:
@@ -17,7 +19,7 @@ class TensorInfo:
     Attributes:
         name: canonical (Hugging Face) name.
         shape: [out, in] for matrices.
-        format: a key of `models.formats.FORMATS`.
+        format: one that `models.formats` knows.
         nbytes: bytes it takes in the file.
     """
 
@@ -46,6 +48,14 @@ class WeightFile(Protocol):
 
         Raises:
             ModelFileError: no such tensor, or the file changed since it was opened.
+        """
+        ...
+
+    def grouped(self, name: str) -> Grouped | None:
+        """The tensor as codes and scales, as they are stored; None where it is not quantized in groups.
+
+        Raises:
+            ModelFileError: as `load`.
         """
         ...
 
