@@ -11,17 +11,23 @@ from tokenmill.models.dequantize import dequantize
 from tokenmill.models.formats import FORMATS, nbytes
 
 ROWS, COLUMNS = 24, 768
-QUANTIZABLE = [name for name in FORMATS if name not in ("Q4_K", "Q5_K", "Q6_K")]
-# Byte offsets of the half-precision scales in a block.
+# Those the gguf package writes; it reads all.
+QUANTIZABLE = [name for name in FORMATS if not name.endswith("_K") and not name.startswith("IQ")]
+# Byte offsets of the half-precision scales in a block; MXFP4 has a bare exponent, any byte.
 SCALES = {
     "Q4_0": (0,),
     "Q4_1": (0, 2),
     "Q5_0": (0,),
     "Q5_1": (0, 2),
     "Q8_0": (0,),
+    "Q2_K": (80, 82),
+    "Q3_K": (108,),
     "Q4_K": (0, 2),
     "Q5_K": (0, 2),
     "Q6_K": (208,),
+    "IQ4_NL": (0,),
+    "IQ4_XS": (0,),
+    "MXFP4": (),
 }
 
 
@@ -39,9 +45,10 @@ def test_quantized_numbers_come_back_as_gguf_gives_them(name: str) -> None:
     assert raw.nbytes == nbytes(name, values.shape)
     expected = gguf.quants.dequantize(raw, kind)
     np.testing.assert_array_equal(decoded(name, raw).numpy(), expected)
-    assert np.abs(expected - values).max() < 0.5  # the oracle itself is near what was stored
+    assert np.abs(expected - values).max() < 1  # the oracle itself is near what was stored
 
 
+@pytest.mark.filterwarnings("ignore:overflow")  # the largest exponent of MXFP4 is beyond float32
 @pytest.mark.parametrize("name", SCALES)
 def test_any_bits_of_a_block_come_out_as_gguf_gives_them(name: str) -> None:
     random = np.random.default_rng(2)

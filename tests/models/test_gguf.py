@@ -183,8 +183,8 @@ BAD_FILES: dict[str, tuple[bytes, str]] = {
         r"would end at byte 73786976294838206\d+",
     ),
     "format without support": (
-        raw_gguf([], [entry("a", (256,), 10, 0)], bytes(256)),
-        "tensor 'a' is in format Q2_K; supported are F32",
+        raw_gguf([], [entry("a", (256,), 17, 0)], bytes(256)),
+        "tensor 'a' is in format IQ2_XS; supported are F32",
     ),
     "unknown format": (raw_gguf([], [entry("a", (256,), 99, 0)], bytes(256)), "format number 99"),
     "row of half a block": (

@@ -200,7 +200,6 @@ BAD_METADATA: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "linear without factor": ({"llama.rope.scaling.type": (STRING, "linear")}, "scaling.factor is missing"),
     "experts": ({"llama.expert_count": (U32, 8)}, "mixtures of experts are not supported"),
-    "parts": ({"split.count": (U32, 3)}, "split.count is 3; it must be 1: merge the parts"),
     "end beyond the vocabulary": (
         {"tokenizer.ggml.eos_token_id": (U32, VOCAB)},
         f"eos_token_id is {VOCAB}; it must be token ids below {VOCAB}",

@@ -22,10 +22,16 @@ GGML = {
     "Q5_0": (5, 32, True),
     "Q5_1": (5, 32, False),
     "Q8_0": (8, 32, True),
+    "Q2_K": (2, 16, False),
+    "Q3_K": (3, 16, True),
     "Q4_K": (4, 32, False),
     "Q5_K": (5, 32, False),
     "Q6_K": (6, 16, True),
+    "IQ4_NL": (8, 32, True),
+    "IQ4_XS": (8, 32, True),
+    "MXFP4": (5, 32, True),
 }
+SCALES_AT = {"Q2_K": (80, 82), "Q3_K": (108,), "Q6_K": (208,), "MXFP4": ()}
 DOWN = "model.layers.0.mlp.down_proj.weight"
 
 
@@ -66,8 +72,10 @@ def random_blocks(name: str, rows: int, columns: int) -> np.ndarray:
     raw = np.random.default_rng(4).integers(
         0, 256, (rows, columns // layout.block, layout.block_bytes), dtype=np.uint8
     )
-    for at in (208,) if name == "Q6_K" else (0, 2):
+    for at in SCALES_AT.get(name, (0, 2)):
         raw[..., at + 1] &= 0xBF  # the top bit of the exponent
+    if name == "MXFP4":
+        raw[..., 0] &= 0x7F  # a bare exponent
     return raw.reshape(rows, -1)
 
 

@@ -183,6 +183,27 @@ def test_a_lone_gguf_file_needs_no_name(tiny: Hub, tmp_path: Path) -> None:
     assert get("org/tiny", tmp_path) == file
 
 
+PARTS = {f"Q8/tiny-0000{n}-of-00002.gguf": b"part%d" % n for n in (1, 2)}
+
+
+@pytest.mark.parametrize("name", ["org/tiny", "org/tiny:Q8/tiny-00001-of-00002.gguf"])
+def test_a_gguf_model_in_parts_arrives_whole_by_its_first(tiny: Hub, tmp_path: Path, name: str) -> None:
+    tiny.publish({**PARTS, "README.md": b"read"})
+    file = get(name, tmp_path)
+    assert file.name == "tiny-00001-of-00002.gguf"
+    assert [(file.parent / Path(part).name).read_bytes() for part in PARTS] == list(PARTS.values())
+    assert [(m.name, m.bytes) for m in installed(tmp_path)] == [("org/tiny:" + min(PARTS), 10)]
+    (file.parent / "tiny-00002-of-00002.gguf").unlink()
+    assert get(name, tmp_path) == file  # and what is missing is fetched again
+    assert sorted(tiny.fetched) == [f"tiny-0000{n}-of-00002.gguf" for n in (1, 2, 2)]
+
+
+def test_a_part_the_hub_lacks_is_told(tiny: Hub, tmp_path: Path) -> None:
+    tiny.publish({min(PARTS): b"one"})
+    with pytest.raises(UnknownModel, match=r"has no file 'Q8/tiny-00001-of-00002\.gguf' with all its"):
+        get("org/tiny:" + min(PARTS), tmp_path)
+
+
 def test_a_revision_has_a_place_of_its_own(tiny: Hub, tmp_path: Path) -> None:
     other = "b2" * 20
     tiny.publish({"model.safetensors": b"old", "config.json": b"{}"}, revision="v1", commit=other)

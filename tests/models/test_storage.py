@@ -100,6 +100,15 @@ def test_a_file_on_the_network_is_copied_under_its_name(tmp_path: Path) -> None:
     assert copy.read_bytes() == (model.folder / "model.safetensors").read_bytes()
 
 
+def test_a_gguf_file_in_parts_is_copied_whole(tmp_path: Path) -> None:
+    model = Model(tmp_path, "nfs")
+    parts = [model.folder / f"m-0000{n}-of-00002.gguf" for n in (1, 2)]
+    for part in parts:
+        part.write_bytes(part.name.encode())
+    copy = model.local(parts[0])
+    assert [(copy.parent / part.name).read_bytes() for part in parts] == [p.read_bytes() for p in parts]
+
+
 def test_a_link_to_the_network_is_followed(tmp_path: Path) -> None:
     model = Model(tmp_path, "nfs")
     link = tmp_path / "link.safetensors"

@@ -83,11 +83,12 @@ def write_gguf(
     quantize: Mapping[str, str] | None = None,
     architecture: str = "llama",
     stored: Mapping[str, tuple[str, Array]] | None = None,
+    split_max_tensors: int = 0,
 ) -> Path:
     """A small Llama by the gguf package. `metadata` replaces or (None) removes keys, as (type, value);
     `quantize` maps a tensor's name to the block format it is stored in; `stored` are more tensors as
-    (format, blocks uint8 [rows, row bytes])."""
-    writer = gguf.GGUFWriter(path, architecture)
+    (format, blocks uint8 [rows, row bytes]); with `split_max_tensors` it is written in parts beside `path`."""
+    writer = gguf.GGUFWriter(path, architecture, split_max_tensors=split_max_tensors)
     for key, typed in {**LLAMA_METADATA, **(metadata or {})}.items():
         if typed is not None:
             kind = gguf.GGUFValueType(typed[0])

@@ -1,6 +1,6 @@
 """Blocks of every format to codes and scales, and to numbers, with PyTorch operators.
 
-Layouts are those of ggml's block structs (ggml-common.h, `block_q4_0` ... `block_q6_K`). In the
+Layouts are those of ggml's block structs (ggml-common.h, `block_q4_0` ... `block_mxfp4`). In the
 functions below `b` is uint8 [rows, blocks, block_bytes]; `d` is the scale of a block, half precision in the
 file. Numbers equal gguf's own in float32.
 """
@@ -81,6 +81,13 @@ def _bits(b: Tensor) -> Tensor:
     return (b[..., None] >> torch.arange(8, dtype=torch.uint8)) & 1
 
 
+def _pairs(b: Tensor) -> Tensor:
+    """[..., n] bytes to [..., 4, n] numbers of two bits, lowest first."""
+    import torch
+
+    return (b[..., None, :] >> torch.tensor([0, 2, 4, 6], dtype=torch.uint8)[:, None]) & 3
+
+
 def _whole(codes: Tensor, scales: Tensor, offsets: Tensor | None = None) -> Parts:
     """A block that is one group: codes [..., block], scales and offsets [..., 1]."""
     return Parts(codes[..., None, :], scales[..., None], None if offsets is None else offsets[..., None])
@@ -140,15 +147,71 @@ def _q5_k(b: Tensor) -> Parts:
 
 def _q6_k(b: Tensor) -> Parts:
     """Two halves of 128: four runs of 32 numbers, low nibbles in 64 bytes, top two bits in 32."""
-    import torch
-
     whole = b.shape[:2]
     low = _nibbles(b[..., :128].reshape(*whole, 2, 64)).view(*whole, 2, 4, 32)
-    shifts = torch.tensor([0, 2, 4, 6], dtype=torch.uint8)[:, None]
-    high = (b[..., 128:192].reshape(*whole, 2, 1, 32) >> shifts) & 3
+    high = _pairs(b[..., 128:192].reshape(*whole, 2, 32))
     codes = (_signed(low | (high << 4)) - 32).view(*whole, 16, 16)
     scales = _signed(b[..., 192:208]) * _half(b, 208)
     return Parts(codes, scales[..., None])
+
+
+def _q2_k(b: Tensor) -> Parts:
+    """Sixteen runs of 16 numbers; a byte holds a scale and a minimum. 32 bytes of codes hold 128 numbers."""
+    whole = b.shape[:2]
+    codes = _pairs(b[..., 16:80].reshape(*whole, 2, 32)).view(*whole, 16, 16)
+    scales, minima = (b[..., :16] & 15) * _half(b, 80), (b[..., :16] >> 4) * _half(b, 82)
+    return Parts(codes, scales[..., None], -minima[..., None])
+
+
+def _q3_k(b: Tensor) -> Parts:
+    """Codes as in Q2_K; a third bit, which is off where 4 is taken away, stands in the first 32 bytes.
+
+    Twelve bytes hold sixteen 6-bit scales: low halves in the nibbles of the first eight, the upper two bits
+    in the last four.
+    """
+    whole = b.shape[:2]
+    low = _pairs(b[..., 32:96].reshape(*whole, 2, 32)).view(*whole, 16, 16)
+    high = _bits(b[..., :32]).transpose(-1, -2).reshape(*whole, 16, 16)
+    codes = _signed(low | (high << 2)) - 4
+    scales = _nibbles(b[..., 96:104]) | (_pairs(b[..., 104:108]).flatten(-2) << 4)
+    return Parts(codes, ((_signed(scales) - 32) * _half(b, 108))[..., None])
+
+
+# Numbers a nibble stands for: ggml's non-linear levels, and twice the FP4 (e2m1) of the OCP MX specification.
+_IQ4_LEVELS = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+_FP4_DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+
+
+def _looked_up(b: Tensor, levels: tuple[int, ...]) -> Tensor:
+    """[..., n] bytes to the [..., 2n] levels of their nibbles, all low halves first."""
+    import torch
+
+    return torch.tensor(levels, dtype=torch.int8)[_nibbles(b).int()]
+
+
+def _iq4_nl(b: Tensor) -> Parts:
+    return _whole(_looked_up(b[..., 2:], _IQ4_LEVELS), _half(b, 0))
+
+
+def _iq4_xs(b: Tensor) -> Parts:
+    """Eight runs of 32 numbers; low nibbles of their 6-bit scales in 4 bytes, the upper bits in 2."""
+    import torch
+
+    whole = b.shape[:2]
+    low = torch.stack((b[..., 4:8] & 15, b[..., 4:8] >> 4), -1).flatten(-2)
+    high = _pairs(b[..., 2:4]).transpose(-1, -2).flatten(-2)
+    scales = (_signed(low | (high << 4)) - 32) * _half(b, 0)
+    return Parts(_looked_up(b[..., 8:].reshape(*whole, 8, 16), _IQ4_LEVELS), scales[..., None])
+
+
+def _mxfp4(b: Tensor) -> Parts:
+    """The scale is a bare exponent, 2^(e - 127), halved here for the doubled levels."""
+    import torch
+
+    exponent = b[..., :1].int()
+    # As bits of a float32: a normal number, or one of the two below them.
+    bits = torch.where(exponent < 2, 0x200000 << exponent.clamp(max=1), (exponent - 1) << 23)
+    return _whole(_looked_up(b[..., 1:], _FP4_DOUBLED), bits.view(torch.float32))
 
 
 _DECODERS: Mapping[str, Callable[[Tensor], Parts]] = {
@@ -157,7 +220,12 @@ _DECODERS: Mapping[str, Callable[[Tensor], Parts]] = {
     "Q5_0": _q5_0,
     "Q5_1": _q5_1,
     "Q8_0": _q8_0,
+    "Q2_K": _q2_k,
+    "Q3_K": _q3_k,
     "Q4_K": _q4_k,
     "Q5_K": _q5_k,
     "Q6_K": _q6_k,
+    "IQ4_NL": _iq4_nl,
+    "IQ4_XS": _iq4_xs,
+    "MXFP4": _mxfp4,
 }

@@ -21,7 +21,8 @@ class Format:
     """`block` numbers take `block_bytes` bytes, scales and all; a row holds whole blocks.
 
     Attributes:
-        bits: of one number or its code, without the scales.
+        bits: of one number, or of the integer that a scale makes it; nibbles that stand for such integers
+            through a table (IQ4, MXFP4) count as what the table holds.
     """
 
     name: str
@@ -42,9 +43,14 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
             ("Q5_0", 32, 22, 5),
             ("Q5_1", 32, 24, 5),
             ("Q8_0", 32, 34, 8),
+            ("Q2_K", 256, 84, 2),
+            ("Q3_K", 256, 110, 3),
             ("Q4_K", 256, 144, 4),
             ("Q5_K", 256, 176, 5),
             ("Q6_K", 256, 210, 6),
+            ("IQ4_NL", 32, 18, 8),
+            ("IQ4_XS", 256, 136, 8),
+            ("MXFP4", 32, 17, 5),
         )
     }
 )

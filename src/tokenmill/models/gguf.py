@@ -38,11 +38,12 @@ _LEAST_TENSOR_BYTES = 8 + 4 + 8 + 4 + 8
 
 @dataclass(frozen=True)
 class GgufTensor:
-    """`shape` is [out, in] (the file lists it reversed); `offset` counts from the start of the file."""
+    """`shape` is [out, in] (the file lists it reversed); `offset` counts from the start of `file`."""
 
     name: str
     shape: tuple[int, ...]
     format: str
+    file: DataFile
     offset: int
     nbytes: int
 
@@ -146,7 +147,7 @@ def _place(file: DataFile, entry: _Entry, data_start: int, alignment: int) -> Gg
     start, size = data_start + entry.offset, nbytes(layout.name, entry.shape)
     if start + size > file.size:
         raise ModelFileError(f"{prefix} would end at byte {start + size}, the file ends at {file.size}")
-    return GgufTensor(entry.name, entry.shape, layout.name, start, size)
+    return GgufTensor(entry.name, entry.shape, layout.name, file, start, size)
 
 
 def _refuse_overlaps(file: DataFile, tensors: list[GgufTensor]) -> None:

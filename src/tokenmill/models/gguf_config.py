@@ -56,9 +56,6 @@ def spec_of(header: GgufHeader, label: str, rope_factors: tuple[float, ...]) -> 
 
 
 def _refuse_unsupported(fields: Fields) -> None:
-    parts = fields.integer("split.count", 0, 1 << 16, 1)
-    if parts > 1:
-        raise fields.error("split.count", "1: merge the parts into one file first (llama-gguf-split --merge)")
     if fields.integer("llama.expert_count", 0, 1 << 16, 0):
         raise fields.error("llama.expert_count", "0: mixtures of experts are not supported")
 

@@ -11,7 +11,6 @@ import struct
 from collections.abc import Mapping
 
 from tokenmill.core.errors import ModelFileError
-from tokenmill.models.data_file import DataFile
 from tokenmill.models.gguf import GgufHeader
 from tokenmill.models.spec import ModelSpec
 from tokenmill.models.stored_weights import StoredTensor
@@ -48,7 +47,7 @@ def canonical_name(name: str) -> str | None:
     return f"model.layers.{match[1]}.{part}.{match[3]}" if part else None
 
 
-def stored_tensors(header: GgufHeader, file: DataFile, spec: ModelSpec) -> dict[str, StoredTensor]:
+def stored_tensors(header: GgufHeader, spec: ModelSpec) -> dict[str, StoredTensor]:
     """The tensors of a header that have a canonical name, by that name."""
     stored: dict[str, StoredTensor] = {}
     for tensor in header.tensors.values():
@@ -57,19 +56,22 @@ def stored_tensors(header: GgufHeader, file: DataFile, spec: ModelSpec) -> dict[
             continue
         info = TensorInfo(name, tensor.shape, tensor.format, tensor.nbytes)
         rotary = ".q_proj." in name or ".k_proj." in name
-        stored[name] = StoredTensor(info, file, tensor.offset, spec.layers[0].head_dim if rotary else 0)
+        stored[name] = StoredTensor(
+            info, tensor.file, tensor.offset, spec.layers[0].head_dim if rotary else 0
+        )
     return stored
 
 
-def read_rope_factors(header: GgufHeader, file: DataFile) -> tuple[float, ...]:
+def read_rope_factors(header: GgufHeader) -> tuple[float, ...]:
     """Content of `rope_freqs.weight`, the divisors of the rotary frequencies; empty where there is none."""
     tensor = header.tensors.get(ROPE_FACTORS)
     if tensor is None:
         return ()
     if tensor.format != "F32" or len(tensor.shape) != 1 or tensor.shape[0] > _MAX_ROPE_FACTORS:
         raise ModelFileError(
-            f"{file.name}: {ROPE_FACTORS} is {tensor.format} {list(tensor.shape)}; it must be a vector in F32"
+            f"{tensor.file.name}: {ROPE_FACTORS} is {tensor.format} {list(tensor.shape)}; "
+            "it must be a vector in F32"
         )
     raw = bytearray(tensor.nbytes)
-    file.read_into(memoryview(raw), tensor.offset)
+    tensor.file.read_into(memoryview(raw), tensor.offset)
     return struct.unpack(f"<{tensor.shape[0]}f", raw)

@@ -19,6 +19,7 @@ from tokenmill.core.bounds import show
 from tokenmill.core.errors import DownloadError, UnknownModel
 from tokenmill.models.download import Remote, fetch
 from tokenmill.models.files import OnProgress, make_folder, need_room, only_one, settle
+from tokenmill.models.gguf_parts import part_names
 
 API_SECONDS = 30.0
 MANIFEST = "tokenmill-files.json"
@@ -92,8 +93,13 @@ def installed(home: Path) -> Iterator[tuple[str, Path, int]]:
         if path is not None and path.is_dir():
             yield f"{repo}{tail}", path, sum(file.stat().st_size for file in path.iterdir() if file.is_file())
         place = _place(whole, folder, _read(ref))
-        for file in sorted(place.rglob("*.gguf")):
-            yield f"{repo}:{file.relative_to(place).as_posix()}{tail}", file, file.stat().st_size
+        files = sorted(place.rglob("*.gguf"))
+        later = {file.with_name(name) for file in files for name in part_names(file.name)[1:]}
+        for file in files:
+            parts = [file.with_name(name) for name in part_names(file.name)]
+            if file not in later and all(part.is_file() for part in parts):
+                size = sum(part.stat().st_size for part in parts)
+                yield f"{repo}:{file.relative_to(place).as_posix()}{tail}", file, size
 
 
 def choose(model: HubModel, listed: Sequence[HubFile]) -> list[HubFile]:
@@ -105,10 +111,12 @@ def choose(model: HubModel, listed: Sequence[HubFile]) -> list[HubFile]:
     """
     safe = [file for file in listed if _FILE_NAME.fullmatch(file.name)]
     if model.file is not None:
-        chosen = [file for file in safe if file.name == model.file]
-        if not chosen:
+        parts = part_names(model.file)
+        chosen = [file for file in safe if file.name in parts]
+        if len(chosen) < len(parts):
+            whole = " with all its parts" if len(parts) > 1 else ""
             raise UnknownModel(
-                f"{model.repo} has no file {show(model.file)}; it has {_names(safe, '*.gguf')}"
+                f"{model.repo} has no file {show(model.file)}{whole}; it has {_names(safe, '*.gguf')}"
             )
         return chosen
     top = [file for file in safe if "/" not in file.name]
@@ -119,7 +127,7 @@ def choose(model: HubModel, listed: Sequence[HubFile]) -> list[HubFile]:
         others = [file for file in top if not file.name.endswith(".safetensors") and _allowed(file.name)]
         return others + weights
     gguf = [file for file in safe if file.name.endswith(".gguf")]
-    if len(gguf) == 1:
+    if gguf and _is_one_model([file.name for file in gguf]):
         return gguf
     if gguf:
         raise DownloadError(
@@ -129,6 +137,10 @@ def choose(model: HubModel, listed: Sequence[HubFile]) -> list[HubFile]:
     raise DownloadError(
         f"{model.repo} has neither safetensors nor GGUF files, the only weights this program reads"
     )
+
+
+def _is_one_model(gguf: Sequence[str]) -> bool:
+    return set(gguf) == set(part_names(min(gguf)))
 
 
 def _allowed(name: str) -> bool:
@@ -146,7 +158,8 @@ def _present(model: HubModel, folder: Path) -> Path | None:
         return None
     place = _place(model, folder, commit)
     if model.file is not None:
-        return place / model.file if (place / model.file).is_file() else None
+        whole = all((place / name).is_file() for name in part_names(model.file))
+        return place / model.file if whole else None
     try:
         manifest = json.loads(_read(place / MANIFEST) or "{}")
         whole = bool(manifest) and all(
@@ -156,8 +169,8 @@ def _present(model: HubModel, folder: Path) -> Path | None:
         return None
     if not whole:
         return None
-    lone = next(iter(manifest)) if len(manifest) == 1 else ""
-    return place / lone if lone.endswith(".gguf") else place
+    first = min(manifest)
+    return place / first if first.endswith(".gguf") and _is_one_model(list(manifest)) else place
 
 
 def _place(model: HubModel, folder: Path, commit: str) -> Path:

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tokenmill.core.errors import ModelFileError
-from tokenmill.models.data_file import DataFile
-from tokenmill.models.gguf import read_header
 from tokenmill.models.gguf_config import spec_of
+from tokenmill.models.gguf_parts import model_name, open_parts
 from tokenmill.models.gguf_weights import read_rope_factors, stored_tensors
 from tokenmill.models.hf_config import read_spec
 from tokenmill.models.safetensors_file import open_folder
@@ -23,7 +22,7 @@ class ModelSource:
     """A model whose headers agree with each other. Whoever opens it closes `weights`.
 
     Attributes:
-        name: the file's name without its ending, or the folder's.
+        name: the file's name without its ending (and the number of its part), or the folder's.
     """
 
     name: str
@@ -46,16 +45,16 @@ def open_model(path: Path) -> ModelSource:
 def _open_gguf(path: Path) -> ModelSource:
     if path.suffix == ".safetensors":
         raise ModelFileError(f"{path.name}: give the folder that holds it and its config.json")
-    file = DataFile(path)
+    header, files = open_parts(path)
     try:
-        header = read_header(file)
-        spec = spec_of(header, file.name, read_rope_factors(header, file))
-        tensors = select(spec, stored_tensors(header, file, spec), file.name)
+        spec = spec_of(header, path.name, read_rope_factors(header))
+        tensors = select(spec, stored_tensors(header, spec), path.name)
     except BaseException:
-        file.close()
+        for file in files:
+            file.close()
         raise
     tokenizer = TokenizerFiles(gguf=header.metadata)
-    return ModelSource(path.stem, path, spec, StoredWeights(tensors, [file]), tokenizer)
+    return ModelSource(model_name(path), path, spec, StoredWeights(tensors, files), tokenizer)
 
 
 def _open_folder(folder: Path) -> ModelSource:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tokenmill.core.errors import DownloadError
 from tokenmill.models.files import CHUNK_BYTES, Meter, OnProgress, make_folder, need_room, only_one
+from tokenmill.models.gguf_parts import part_names
 
 # The files of a model folder this program reads; everything else stays where it is.
 MODEL_FILES = ("*.safetensors", "*.json", "*.jinja", "*.gguf")
@@ -95,7 +96,8 @@ def _unescape(field: str) -> str:
 
 def _model_files(path: Path) -> Sequence[Path]:
     if path.is_file():
-        return [path]
+        parts = [path.with_name(name) for name in part_names(path.name)]
+        return [part for part in parts if part.is_file()]
     names = sorted(item for item in path.iterdir() if item.is_file())
     return [item for item in names if any(fnmatch.fnmatchcase(item.name, pattern) for pattern in MODEL_FILES)]
 
