@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -194,17 +195,125 @@ BAD_METADATA: dict[str, tuple[dict[str, Any], str]] = {
     "epsilon of nothing": ({"llama.attention.layer_norm_rms_epsilon": (F32, 0.0)}, "a number above 0"),
     "theta of no number": ({"llama.rope.freq_base": (F32, float("nan"))}, "freq_base is nan"),
     "theta without end": ({"llama.rope.freq_base": (F32, float("inf"))}, "freq_base is inf"),
-    "yarn": (
-        {"llama.rope.scaling.type": (STRING, "yarn")},
-        "scaling.type is 'yarn'; it must be none or linear",
-    ),
+    "another rope": ({"llama.rope.scaling.type": (STRING, "su")}, "one of none, linear, yarn, longrope"),
+    "longrope without factors": ({"llama.rope.scaling.type": (STRING, "longrope")}, "needs tensors rope_f"),
+    "yarn without factor": ({"llama.rope.scaling.type": (STRING, "yarn")}, "scaling.factor is missing"),
     "linear without factor": ({"llama.rope.scaling.type": (STRING, "linear")}, "scaling.factor is missing"),
-    "experts": ({"llama.expert_count": (U32, 8)}, "mixtures of experts are not supported"),
+    "experts of nobody": (
+        {"llama.expert_count": (U32, 8)},
+        "llama.expert_used_count is missing; it must be an integer from 1 to 8",
+    ),
+    "more experts than there are": (
+        {"llama.expert_count": (U32, 8), "llama.expert_used_count": (U32, 9)},
+        "expert_used_count is 9; it must be an integer from 1 to 8",
+    ),
+    "experts without end": ({"llama.expert_count": (U32, 2**31)}, "expert_count is 2147483648; it must be"),
+    "experts in every layer without end": (
+        {"llama.block_count": (U32, 4096), "llama.expert_count": (U32, 1024)},
+        "llama.expert_count is 1024; it must be an integer from 1 to 32",  # 2^17 / 4096
+    ),
+    "sigmoid routing": ({"llama.expert_gating_func": (U32, 2)}, "expert_gating_func is 2; it must be 1"),
+    "shared experts": ({"llama.expert_shared_count": (U32, 1)}, "expert_shared_count is 1; it must be 0"),
+    "both directions": ({"llama.attention.causal": (BOOL, False)}, "causal is False; it must be True"),
+    "capped logits": ({"llama.final_logit_softcapping": (F32, 30.0)}, "softcapping is 30.0; it must be 0"),
+    "a pattern of numbers": (
+        {
+            "llama.attention.sliding_window": (U32, 8),
+            "llama.attention.sliding_window_pattern": (ARRAY, [1, 0]),
+        },
+        "an integer, or 2 of true and false",
+    ),
+    "a pattern of one layer": (
+        {
+            "llama.attention.sliding_window": (U32, 8),
+            "llama.attention.sliding_window_pattern": (ARRAY, [True]),
+        },
+        "an integer, or 2 of true and false",
+    ),
     "end beyond the vocabulary": (
         {"tokenizer.ggml.eos_token_id": (U32, VOCAB)},
         f"eos_token_id is {VOCAB}; it must be token ids below {VOCAB}",
     ),
 }
+
+
+YARN = {
+    "llama.rope.scaling.type": (STRING, "yarn"),
+    "llama.rope.scaling.factor": (F32, 4.0),
+    "llama.rope.scaling.original_context_length": (U32, 128),
+}
+
+
+def test_yarn_extends_the_context_and_scales_what_is_rotated(tmp_path: Path) -> None:
+    found = spec(tmp_path, YARN)
+    assert found.max_position == 512
+    assert found.layers[0].rope == RopeSpec(
+        10000.0,
+        HEAD_DIM,
+        "yarn",
+        factor=4.0,
+        original_max_position=128,
+        attention_factor=0.1 * math.log(4) + 1,  # YaRN, section 3.4
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"rope.scaling.yarn_attn_factor": 1.25}, 1.25),  # in place of what the factor gives
+        ({"rope.scaling.attn_factor": 0.5}, 0.5 * (0.1 * math.log(4) + 1)),  # times what it gives
+    ],
+)
+def test_factors_on_cosines_and_sines_of_yarn(
+    tmp_path: Path, given: dict[str, float], expected: float
+) -> None:
+    keys = {f"llama.{key}": (F32, value) for key, value in given.items()}
+    assert spec(tmp_path, {**YARN, **keys}).layers[0].rope.attention_factor == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("yarn_ext_factor", 0.5, "must be 1.0; others are not supported"),
+        ("yarn_log_multiplier", 0.1, "must be 0.0; others are not supported"),
+        ("yarn_beta_fast", 1e-30, "a number from 0.001 to 1000"),
+        ("yarn_beta_slow", 1e30, "a number from 0.001 to 1000"),
+        ("factor", float("inf"), "a number above 0"),
+    ],
+)
+def test_parameters_of_yarn_that_cannot_be_used_are_refused(
+    tmp_path: Path, key: str, value: float, message: str
+) -> None:
+    with pytest.raises(ModelFileError, match=f"rope.scaling.{key} is .*{message}"):
+        spec(tmp_path, {**YARN, f"llama.rope.scaling.{key}": (F32, value)})
+
+
+def test_yarn_needs_frequencies_that_fall(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match=r"yarn needs a freq_base above 1, not 1\.0"):
+        spec(tmp_path, {**YARN, "llama.rope.freq_base": (F32, 1.0)})
+
+
+@pytest.mark.parametrize(("number", "pooling"), [(1, "mean"), (3, "last"), (0, None), (2, None), (4, None)])
+def test_pooling_is_what_the_file_says_where_it_is_offered(
+    tmp_path: Path, number: int, pooling: str | None
+) -> None:
+    assert spec(tmp_path, {"llama.pooling_type": (U32, number)}).pooling == pooling
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        (None, [8, 8]),
+        ((U32, 2), [8, None]),
+        ((U32, 1), [None, None]),
+        ((ARRAY, [False, True]), [None, 8]),
+    ],
+)
+def test_a_pattern_says_which_layers_have_the_window(
+    tmp_path: Path, pattern: tuple[int, Any] | None, expected: list[int | None]
+) -> None:
+    keys = {"llama.attention.sliding_window": (U32, 8), "llama.attention.sliding_window_pattern": pattern}
+    assert [layer.window for layer in spec(tmp_path, keys).layers] == expected
 
 
 @pytest.mark.parametrize("name", BAD_METADATA)
@@ -220,5 +329,7 @@ def test_a_number_only_doubles_hold_is_kept(tmp_path: Path) -> None:
 
 def test_another_architecture_is_refused_with_what_is_supported(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "other.gguf", architecture="gpt-neox")
-    with pytest.raises(ModelFileError, match="architecture 'gpt-neox' is not supported; supported is llama"):
+    with pytest.raises(
+        ModelFileError, match="architecture 'gpt-neox' is not supported; supported are llama,"
+    ):
         open_model(path)

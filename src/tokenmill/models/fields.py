@@ -11,6 +11,9 @@ from tokenmill.core.errors import ModelFileError
 
 MAX_LAYERS = 4096
 MAX_HEADS = 4096
+MAX_EXPERTS = 1024
+# Over all layers; each is three matrices.
+MAX_EXPERTS_IN_ALL = 1 << 17
 MAX_WIDTH = 1 << 20
 MAX_VOCAB = 1 << 24
 MAX_POSITION = 1 << 30

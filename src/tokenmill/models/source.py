@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tokenmill.core.errors import ModelFileError
-from tokenmill.models.gguf_config import spec_of
+from tokenmill.models.gguf_config import read_family, spec_of
 from tokenmill.models.gguf_parts import model_name, open_parts
-from tokenmill.models.gguf_weights import read_rope_factors, stored_tensors
+from tokenmill.models.gguf_weights import stored_tensors
 from tokenmill.models.hf_config import read_spec
 from tokenmill.models.safetensors_file import open_folder
 from tokenmill.models.spec import ModelSpec
@@ -47,8 +47,9 @@ def _open_gguf(path: Path) -> ModelSource:
         raise ModelFileError(f"{path.name}: give the folder that holds it and its config.json")
     header, files = open_parts(path)
     try:
-        spec = spec_of(header, path.name, read_rope_factors(header))
-        tensors = select(spec, stored_tensors(header, spec), path.name)
+        family = read_family(header, path.name)
+        spec = spec_of(header, family, path.name)
+        tensors = select(spec, stored_tensors(header, family, spec), path.name)
     except BaseException:
         for file in files:
             file.close()
