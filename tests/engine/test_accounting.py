@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
-from support.fake_engine import Harness, expected_output
+from support.fake_engine import Harness, expected_embedding, expected_output
 from tokenmill.core.errors import ContextLengthExceeded
 from tokenmill.core.events import RequestAccepted, RequestEnded
+from tokenmill.core.request import Pooling
 
 
 class EngineMachine(RuleBasedStateMachine):
@@ -31,23 +33,50 @@ class EngineMachine(RuleBasedStateMachine):
         )
         self.asked: dict[str, tuple[list[int], int, int]] = {}
         self.aborted: set[str] = set()
+        self.scored: set[str] = set()
+        self.embedded: dict[str, Pooling] = {}
 
     @rule(
         target=requests,
         token=st.integers(1, 4),
         length=st.integers(1, 120),
-        output=st.integers(1, 60),
+        output=st.integers(0, 60),
         n=st.integers(1, 3),
         salt=st.sampled_from([b"", b"x"]),
+        scored=st.booleans(),
+        pooling=st.sampled_from([None, None, "mean", "last"]),
     )
-    def arrive(self, token: int, length: int, output: int, n: int, salt: bytes) -> str:
+    def arrive(
+        self,
+        token: int,
+        length: int,
+        output: int,
+        n: int,
+        salt: bytes,
+        scored: bool,
+        pooling: Pooling | None,
+    ) -> str:
         name = f"r{len(self.asked)}"
         prompt = [token] * length
+        if pooling is not None:
+            n, output = 1, 0
         try:
-            self.engine.add(name, prompt, salt=salt, max_tokens=output, n=n)
+            self.engine.add(
+                name,
+                prompt,
+                salt=salt,
+                pooling=pooling,
+                max_tokens=output,
+                n=n,
+                prompt_logprobs=0 if scored else None,
+            )
         except ContextLengthExceeded:
-            assert length + output - 1 > self.engine.core.scheduler.pool.num_blocks * 16
+            assert length + max(output - 1, 0) > self.engine.core.scheduler.pool.num_blocks * 16
             return ""
+        if pooling is not None:
+            self.embedded[name] = pooling
+        elif scored:
+            self.scored.add(name)
         self.asked[name] = (prompt, output, n)
         return name
 
@@ -80,6 +109,12 @@ class EngineMachine(RuleBasedStateMachine):
             if name not in self.aborted:
                 for index in range(n):
                     assert engine.tokens(name, index) == expected_output(prompt, output)
+                    read = engine.deltas(name, index)[0].prompt_logprobs
+                    assert len(read) == (len(prompt) if name in self.scored else 0)
+                    if name in self.embedded:
+                        found = np.frombuffer(engine.deltas(name)[0].embedding, "<f4")
+                        expected = expected_embedding(prompt, self.embedded[name])
+                        np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 EngineMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)

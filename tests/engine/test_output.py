@@ -45,10 +45,10 @@ def entries(deltas: list[Delta]) -> list[list[int]]:
     return [[entry.token_id for entry in delta.logprobs] for delta in deltas]
 
 
-def test_entries_come_with_their_text() -> None:
+def test_entries_come_with_their_text_and_the_end_has_one_too() -> None:
     deltas = run(Pieces(b"a", b"b"), [1, 2, 0])
     assert [delta.text for delta in deltas] == ["a", "b", ""]
-    assert entries(deltas) == [[1], [2], []]
+    assert entries(deltas) == [[1], [2], [0]]
     assert deltas[-1].finish_reason == "stop"
 
 
@@ -74,7 +74,7 @@ def test_entries_of_held_text_wait_and_those_of_a_stop_never_come() -> None:
 def test_the_model_s_end_releases_what_was_held() -> None:
     deltas = run(Pieces(b"st"), [1, 0], stop=("stop",))
     assert [delta.text for delta in deltas] == ["", "st"]
-    assert entries(deltas) == [[], [1]]
+    assert entries(deltas) == [[], [1, 0]]
 
 
 def test_ignoring_the_end_goes_on() -> None:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
 
 from tokenmill.core.bus import Bus
 from tokenmill.core.clock import ManualClock
+from tokenmill.core.delta import Delta
 from tokenmill.core.events import Event
 from tokenmill.core.flags import ModelFlags
-from tokenmill.core.request import GenerateRequest, SamplingParams
+from tokenmill.core.request import GenerateRequest, Pooling, SamplingParams
 from tokenmill.engine.core import EngineCore, Output
 from tokenmill.engine.limits import Limits
 from tokenmill.kernels.program import StepOutput
 from tokenmill.kernels.step import Step
 
 VOCAB = 32
+HIDDEN = 4
 EOS = 0
 
 
@@ -33,6 +35,8 @@ class HashProgram:
         self._block_size = block_size
         self._stored = np.full((num_blocks * block_size, 2), -1, dtype=np.int64)
         self.largest_step = 0
+        self.most_logits = 0
+        self.logits_read = 0
         self.broken: set[int] = set()
         self.corrupt: set[int] = set()
 
@@ -42,18 +46,24 @@ class HashProgram:
         self.largest_step = max(self.largest_step, len(step.token_ids))
         if self.broken & set(step.token_ids[step.positions == 0].tolist()):
             raise RuntimeError("this token breaks the model")
+        self.most_logits = max(self.most_logits, len(step.logit_rows))
+        self.logits_read += len(step.logit_rows)
         self._stored[step.slots] = np.stack([step.token_ids, step.positions], axis=1)
-        rows = []
-        for sequence, (start, end) in enumerate(zip(step.query_starts, step.query_starts[1:], strict=False)):
-            for row in step.logit_rows[(step.logit_rows >= start) & (step.logit_rows < end)]:
-                rows.append(self._logits(self._context(step, sequence, int(step.positions[row]) + 1)))
+        logits = [self._logits(context) for context in self._contexts(step, step.logit_rows)]
+        states = [self._state(context) for context in self._contexts(step, step.hidden_rows)]
         return StepOutput(
-            torch.stack(rows) if rows else torch.empty(0, VOCAB), torch.empty(len(step.hidden_rows), 0)
+            torch.stack(logits) if logits else torch.empty(0, VOCAB),
+            torch.stack(states) if states else torch.empty(0, HIDDEN),
         )
 
     def clear(self, blocks: Sequence[int]) -> None:
         for block in blocks:
             self._stored[block * self._block_size : (block + 1) * self._block_size] = -1
+
+    def _contexts(self, step: Step, rows: Iterable[int]) -> Iterator[list[int]]:
+        for row in rows:
+            sequence = int(np.searchsorted(step.query_starts, row, side="right")) - 1
+            yield self._context(step, sequence, int(step.positions[row]) + 1)
 
     def _context(self, step: Step, sequence: int, length: int) -> list[int]:
         position = np.arange(length)
@@ -70,11 +80,20 @@ class HashProgram:
             logits[3] = float("nan")
         return logits
 
+    def _state(self, context: list[int]) -> torch.Tensor:
+        return state_of(context) * (float("nan") if context[0] in self.corrupt else 1)
+
 
 def next_token(context: Iterable[int]) -> int:
     """What the model says after a context; never EOS."""
     digest = hashlib.blake2b(bytes(context), digest_size=4).digest()
     return 1 + int.from_bytes(digest, "little") % (VOCAB - 1)
+
+
+def state_of(context: Iterable[int]) -> torch.Tensor:
+    """The model's hidden state after a context, [HIDDEN]: digits of its hash, none of them alike."""
+    digest = hashlib.blake2b(bytes(context), digest_size=4 * HIDDEN, person=b"state").digest()
+    return torch.from_numpy(np.frombuffer(digest, "<u4").astype("<f4") / 2**32)
 
 
 def expected_output(prompt: Iterable[int], count: int) -> list[int]:
@@ -84,6 +103,14 @@ def expected_output(prompt: Iterable[int], count: int) -> list[int]:
     for _ in range(count):
         context.append(next_token(context))
     return context[start:]
+
+
+def expected_embedding(prompt: Sequence[int], pooling: Pooling) -> list[float]:
+    """Its embedding of a prompt, computed without an engine."""
+    states = torch.stack([state_of(prompt[: at + 1]) for at in range(len(prompt))]).double()
+    found = states.mean(dim=0) if pooling == "mean" else states[-1]
+    normed: list[float] = (found / found.norm()).tolist()
+    return normed
 
 
 class Letters:
@@ -121,11 +148,19 @@ class Harness:
         )
         self.outputs: dict[str, list[Output]] = {}
 
-    def add(self, name: str, prompt: Iterable[int], salt: bytes = b"", **sampling: object) -> None:
+    def add(
+        self,
+        name: str,
+        prompt: Iterable[int],
+        salt: bytes = b"",
+        pooling: Pooling | None = None,
+        **sampling: object,
+    ) -> None:
         params = SamplingParams(**{"temperature": 0.0, "max_tokens": 8, **sampling})  # type: ignore[arg-type]  # by name
-        self.core.add(
-            GenerateRequest(request_id=name, prompt_ids=tuple(prompt), sampling=params, cache_salt=salt)
+        request = GenerateRequest(
+            request_id=name, prompt_ids=tuple(prompt), sampling=params, cache_salt=salt, pooling=pooling
         )
+        self.core.add(request)
         self.outputs[name] = []
 
     def step(self) -> list[Output]:
@@ -145,12 +180,13 @@ class Harness:
         raise RuntimeError("the engine does not finish")
 
     def tokens(self, name: str, index: int = 0) -> list[int]:
-        deltas = [o.delta for o in self.outputs[name] if o.delta is not None and o.delta.index == index]
-        return [token for delta in deltas for token in delta.token_ids]
+        return [token for delta in self.deltas(name, index) for token in delta.token_ids]
 
     def text(self, name: str, index: int = 0) -> str:
-        deltas = [o.delta for o in self.outputs[name] if o.delta is not None and o.delta.index == index]
-        return "".join(delta.text for delta in deltas)
+        return "".join(delta.text for delta in self.deltas(name, index))
+
+    def deltas(self, name: str, index: int = 0) -> list[Delta]:
+        return [o.delta for o in self.outputs[name] if o.delta is not None and o.delta.index == index]
 
     def of(self, kind: type[Event]) -> list[Event]:
         return [event for event in self.events if isinstance(event, kind)]

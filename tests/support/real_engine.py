@@ -13,7 +13,7 @@ from tokenmill.core.clock import SystemClock
 from tokenmill.core.delta import Delta
 from tokenmill.core.events import Event
 from tokenmill.core.flags import ModelFlags
-from tokenmill.core.request import GenerateRequest, SamplingParams
+from tokenmill.core.request import GenerateRequest, Pooling, SamplingParams
 from tokenmill.engine.core import EngineCore
 from tokenmill.engine.limits import Limits
 from tokenmill.engine.models import build_program
@@ -74,19 +74,35 @@ class RealModel:
         """Deltas of each prompt, all submitted at once."""
         engine = core or self.core(events if events is not None else [], **flags)
         each = params if isinstance(params, list) else [params] * len(prompts)
-        found: dict[str, list[Delta]] = {}
-        for number, (prompt, sampling) in enumerate(zip(prompts, each, strict=True)):
-            name = f"r{number}"
-            found[name] = []
-            engine.add(GenerateRequest(request_id=name, prompt_ids=tuple(prompt), sampling=sampling))
-        while engine.has_work:
-            for output in engine.step():
-                if output.error is not None:
-                    raise output.error
-                if output.delta is not None:
-                    found[output.request_id].append(output.delta)
-        engine.scheduler.check()
-        return list(found.values())
+        return _answers(
+            engine,
+            [
+                GenerateRequest(request_id=f"r{number}", prompt_ids=tuple(prompt), sampling=sampling)
+                for number, (prompt, sampling) in enumerate(zip(prompts, each, strict=True))
+            ],
+        )
+
+    def embed(self, prompts: list[list[int]], pooling: Pooling, **flags: Any) -> list[bytes]:
+        """The embedding of each prompt, all submitted at once."""
+        requests = [
+            GenerateRequest(request_id=f"r{number}", prompt_ids=tuple(prompt), pooling=pooling)
+            for number, prompt in enumerate(prompts)
+        ]
+        return [delta.embedding for (delta,) in _answers(self.core([], **flags), requests)]
+
+
+def _answers(engine: EngineCore, requests: list[GenerateRequest]) -> list[list[Delta]]:
+    found: dict[str, list[Delta]] = {request.request_id: [] for request in requests}
+    for request in requests:
+        engine.add(request)
+    while engine.has_work:
+        for output in engine.step():
+            if output.error is not None:
+                raise output.error
+            if output.delta is not None:
+                found[output.request_id].append(output.delta)
+    engine.scheduler.check()
+    return list(found.values())
 
 
 def tokens(deltas: list[Delta], index: int = 0) -> list[int]:

@@ -71,10 +71,14 @@ NUMBERS: Mapping[str, Number] = {
     "top_logprobs": Number(0, 20, integer=True),
     "completions_logprobs": Number(0, 5, integer=True),
     "min_tokens": Number(0, 1 << 20, integer=True),
-    "max_tokens": Number(1, 1 << 20, integer=True),
+    "prompt_logprobs": Number(0, 20, integer=True),
+    "max_tokens": Number(0, 1 << 20, integer=True),  # 0 is for routes where a prompt alone has an answer
     "max_completion_tokens": Number(1, 1 << 20, integer=True),
     "logit_bias": Number(-100, 100),
 }
+
+# Log-probabilities of a prompt are all held until its first output: tokens x (alternatives + 1).
+MAX_PROMPT_LOGPROBS = 1 << 18
 
 MAX_STOPS = 16
 MAX_STOP_CHARS = 256
@@ -184,7 +188,7 @@ def sampling(params: SamplingParams, vocab_size: int) -> None:
     if isinstance(params.stop, str):
         raise InvalidRequest(f"stop must be a tuple of strings, not {show(params.stop)}", param="stop")
     whole = (params.top_k, params.n, params.min_tokens, params.seed, params.logprobs, params.max_tokens)
-    for value in (*whole, *params.logit_bias):
+    for value in (*whole, params.prompt_logprobs, *params.logit_bias):
         if value is not None and type(value) is not int:
             raise InvalidRequest(f"counts, seeds and token ids must be integers, not {show(value)}")
     for field in (
@@ -199,7 +203,7 @@ def sampling(params: SamplingParams, vocab_size: int) -> None:
         "min_tokens",
     ):
         number(field, getattr(params, field))
-    for field in ("seed", "logprobs", "max_tokens"):
+    for field in ("seed", "logprobs", "max_tokens", "prompt_logprobs"):
         value = getattr(params, field)
         if value is not None:
             number(field, value)
@@ -212,6 +216,16 @@ def sampling(params: SamplingParams, vocab_size: int) -> None:
         raise InvalidRequest(
             f"min_tokens must be at most max_tokens ({params.max_tokens}), not {params.min_tokens}",
             param="min_tokens",
+        )
+
+
+def reported_logprobs(prompt_tokens: int, alternatives: int | None) -> None:
+    """How many log-probabilities of a prompt one request may ask for."""
+    if alternatives is not None and prompt_tokens * (alternatives + 1) > MAX_PROMPT_LOGPROBS:
+        raise InvalidRequest(
+            "log-probabilities of a prompt, its tokens times one more than the alternatives, must be at most "
+            f"{MAX_PROMPT_LOGPROBS}, not {prompt_tokens} x {alternatives + 1}",
+            param="prompt_logprobs",
         )
 
 

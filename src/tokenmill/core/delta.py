@@ -19,13 +19,17 @@ class TopLogprob(msgspec.Struct, frozen=True):
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):
-    """The token chosen at a position, and the likeliest alternatives in falling order."""
+    """The token chosen at a position, and the likeliest alternatives in falling order.
+
+    `rank` is its place among all tokens, 1 the likeliest; only tokens of a prompt have one.
+    """
 
     token_id: int
     token: str
     bytes: bytes
     logprob: float
     top: tuple[TopLogprob, ...] = ()
+    rank: int | None = None
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -43,13 +47,13 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
         index: which of the `n` choices.
         text: complete characters only; concatenated over a choice it is the whole answer.
         token_ids: tokens sampled since the last delta, the end token included.
-        logprobs: entries of the tokens whose text has been released.
+        logprobs: entries of the tokens whose text has been released, and of a token that ended the answer.
         finish_reason: set on the last delta of a choice, and there alone.
         stop_reason: the stop string or token id that ended the text, None for the model's own end.
         usage: this choice's counts, on its last delta.
         prompt_logprobs: one entry a prompt token, None for the first, on the choice's first delta where the
             request asked for them.
-        embedding: little-endian float32, on the only delta of an embedding request.
+        embedding: little-endian float32 of unit length, on the only delta of an embedding request.
         extra: unknown fields of a foreign upstream, passed through.
     """
 

@@ -11,7 +11,11 @@ from tokenmill.kernels.step import Step
 
 
 def build_step(chunks: Items[Chunk], block_size: int) -> Step:
-    """Lays the chunks' tokens one after another; the last token of a chunk that samples wants logits."""
+    """Lays the chunks' tokens one after another.
+
+    Logits are wanted of the last token of each chunk that samples, and behind all of these of the prompt
+    positions that chunks read; hidden states of those that are read for an embedding.
+    """
     counts = np.array([chunk.count for chunk in chunks], dtype=np.int64)
     ends = np.cumsum(counts)
     width = max(len(chunk.seq.blocks) for chunk in chunks)
@@ -21,6 +25,13 @@ def build_step(chunks: Items[Chunk], block_size: int) -> Step:
     for row, chunk in enumerate(chunks):
         tables[row, : len(chunk.seq.blocks)] = chunk.seq.blocks
         token_ids += chunk.seq.tokens[chunk.start : chunk.start + chunk.count]
+    begins = ends - counts
+    reads = [
+        (np.arange(c.reads.start, c.reads.stop) - c.start + begin, c.seq.scores_prompt)
+        for c, begin in zip(chunks, begins, strict=True)
+        if c.reads
+    ]
+    sampled = ends[[chunk.samples for chunk in chunks]] - 1
     owners = np.repeat(np.arange(len(chunks)), counts)
     slots = tables[owners, positions // block_size] * block_size + positions % block_size
     return Step(
@@ -30,5 +41,6 @@ def build_step(chunks: Items[Chunk], block_size: int) -> Step:
         query_starts=np.concatenate(([0], ends)),
         context_lens=np.array([c.start + c.count for c in chunks], dtype=np.int64),
         block_tables=tables,
-        logit_rows=ends[[chunk.samples for chunk in chunks]] - 1,
+        logit_rows=np.concatenate([sampled, *(rows for rows, scored in reads if scored)]),
+        hidden_rows=np.concatenate([ends[:0], *(rows for rows, scored in reads if not scored)]),
     )

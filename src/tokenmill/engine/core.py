@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
-import torch
+from msgspec.structs import replace
 
 from tokenmill.core.bus import Bus
 from tokenmill.core.clock import Clock
@@ -25,11 +25,12 @@ from tokenmill.core.flags import ModelFlags
 from tokenmill.core.request import GenerateRequest
 from tokenmill.engine.batch import build_step
 from tokenmill.engine.limits import Limits
-from tokenmill.engine.output import Vocabulary
+from tokenmill.engine.output import Vocabulary, logprob_entry
 from tokenmill.engine.request_state import Choice, RequestState, open_request
-from tokenmill.engine.sampler import CorruptLogits, Sampled, sample
+from tokenmill.engine.sampler import CorruptLogits, Sampled
 from tokenmill.engine.scheduler import Chunk, Plan, Scheduler
 from tokenmill.engine.sequence import Phase, Sequence
+from tokenmill.engine.step_results import StepResults, evaluate
 from tokenmill.kernels.program import StepProgram
 
 log = logging.getLogger(__name__)
@@ -118,7 +119,7 @@ class EngineCore:
                 request_id=request.request_id,
                 tenant=request.tenant,
                 prompt_tokens=len(request.prompt_ids),
-                n=request.sampling.n,
+                n=len(state.choices),
                 max_tokens=max_total - len(request.prompt_ids),
                 trace_id=request.trace.trace_id if request.trace else "",
             )
@@ -144,11 +145,13 @@ class EngineCore:
         prefill = sum(chunk.prefilled for chunk in plan.chunks)
         recomputed = sum(chunk.recomputed for chunk in plan.chunks)
         self.progressed = bool(plan.chunks) or not self.has_work
-        sampled, failed, sample_s = self._compute(plan.chunks)
-        computed = self._clock.monotonic() - sample_s
+        found, failed = self._compute(plan.chunks)
+        computed = self._clock.monotonic() - found.seconds
         outputs += failed
         self.scheduler.commit(plan)
-        gaps = self._deliver(sampled, outputs)
+        self._read_prompts(found)
+        gaps = self._deliver(found.sampled, outputs)
+        outputs += self._end_prompts(plan.chunks)
         pool = self.scheduler.pool
         self._bus.publish(
             StepCompleted(
@@ -159,7 +162,7 @@ class EngineCore:
                 prefill_tokens=prefill,
                 decode_tokens=plan.tokens - prefill - recomputed,
                 recomputed_tokens=recomputed,
-                sampled_tokens=len(sampled),
+                sampled_tokens=len(found.sampled),
                 kv_blocks_active=pool.active,
                 kv_blocks_cached=pool.cached,
                 kv_blocks_free=pool.free,
@@ -169,7 +172,7 @@ class EngineCore:
                 lock_s=lock_s,
                 schedule_s=planned - began,
                 compute_s=computed - planned,
-                sample_s=sample_s,
+                sample_s=found.seconds,
                 token_gaps_s=gaps,
             )
         )
@@ -215,35 +218,32 @@ class EngineCore:
                 )
             )
 
-    def _compute(self, chunks: Items[Chunk]) -> tuple[list[tuple[Choice, Sampled]], list[Output], float]:
-        """Runs chunks and samples; returns (tokens by choice, failures, seconds spent sampling).
+    def _compute(self, chunks: Items[Chunk]) -> tuple[StepResults, list[Output]]:
+        """Runs chunks and reads what came out; returns it and the failures.
 
         A step that breaks is run again a sequence at a time: what breaks alone is at fault and fails, and the
         others lose nothing, since computing a token's KV again writes the same values.
         """
         if not chunks:
-            return [], [], 0.0
+            return StepResults(), []
+        samplers = [self._choice(chunk.seq).sampler for chunk in chunks if chunk.samples]
         try:
-            logits = self._program.run(build_step(chunks, self.scheduler.block_size)).logits
+            output = self._program.run(build_step(chunks, self.scheduler.block_size))
             began = self._clock.monotonic()
-            sampled = self._sample(chunks, logits)
-            return sampled, [], self._clock.monotonic() - began
+            found = evaluate(chunks, output, samplers)
+            found.seconds = self._clock.monotonic() - began
+            return found, []
         except Exception as fault:
             if len(chunks) == 1:
-                return [], [self._broken(chunks[0].seq, fault)], 0.0
+                return StepResults(), [self._broken(chunks[0].seq, fault)]
             log.warning("a step of %d sequences failed (%s); running them one by one", len(chunks), fault)
-        results = [self._compute([chunk]) for chunk in chunks if chunk.seq.phase is Phase.RUNNING]
-        return (
-            [item for sampled, _, _ in results for item in sampled],
-            [item for _, failed, _ in results for item in failed],
-            sum(seconds for _, _, seconds in results),
-        )
-
-    def _sample(self, chunks: Items[Chunk], logits: torch.Tensor) -> list[tuple[Choice, Sampled]]:
-        choices = [self._choice(chunk.seq) for chunk in chunks if chunk.samples]
-        if not choices:
-            return []
-        return list(zip(choices, sample(logits, [c.sampler for c in choices]), strict=True))
+        found, failed = StepResults(), []
+        for chunk in chunks:
+            if chunk.seq.phase is Phase.RUNNING:
+                alone, fault_alone = self._compute([chunk])
+                found.add(alone)
+                failed += fault_alone
+        return found, failed
 
     def _broken(self, seq: Sequence, fault: Exception) -> Output:
         state = self._requests[seq.request.request_id]
@@ -263,30 +263,60 @@ class EngineCore:
             pool.forget(choice.seq.blocks)
             self._program.clear(own)
 
-    def _deliver(self, sampled: Items[tuple[Choice, Sampled]], outputs: list[Output]) -> tuple[float, ...]:
+    def _read_prompts(self, found: StepResults) -> None:
+        for seq, scores in found.scored:
+            if seq.phase is Phase.RUNNING:
+                entries = self._requests[seq.request.request_id].prompt_logprobs
+                entries += [logprob_entry(each, self._vocabulary) for each in scores]
+        for seq, states in found.pooled:
+            if seq.phase is Phase.RUNNING:
+                self._requests[seq.request.request_id].pool.add(states)
+
+    def _end_prompts(self, chunks: Items[Chunk]) -> list[Output]:
+        """Ends the sequences that wanted their prompts alone."""
+        outputs = []
+        for seq in (chunk.seq for chunk in chunks if chunk.completes):
+            if seq.phase is not Phase.RUNNING:
+                continue
+            state, stream = self._requests[seq.request.request_id], self._choice(seq).stream
+            if seq.request.pooling is not None:
+                delta = Delta(finish_reason="stop", usage=stream.usage(), embedding=state.pool.embedding())
+            else:
+                delta = replace(stream.prompt_alone(), prompt_logprobs=tuple(state.prompt_logprobs))
+            outputs.append(self._hand_out(state, seq, delta))
+        return outputs
+
+    def _deliver(self, sampled: Items[tuple[Sequence, Sampled]], outputs: list[Output]) -> tuple[float, ...]:
         now = self._clock.monotonic()
         gaps = []
-        for choice, token in sampled:
-            if choice.seq.phase is not Phase.RUNNING:
+        for seq, token in sampled:
+            if seq.phase is not Phase.RUNNING:
                 continue  # a sibling broke in this very step, and the request with it
-            state = self._requests[choice.seq.request.request_id]
+            state, choice = self._requests[seq.request.request_id], self._choice(seq)
             if state.first_token_at is None:
                 state.first_token_at = now
             if choice.last_token_at is not None:
                 gaps.append(now - choice.last_token_at)
             choice.last_token_at = now
-            choice.seq.tokens.append(token.token)
+            seq.tokens.append(token.token)
             choice.sampler.observe(token.token)
             delta = choice.stream.push(token)
+            if seq.output_len == 1 and state.prompt_logprobs:
+                delta = replace(delta, prompt_logprobs=tuple(state.prompt_logprobs))
             if delta.finish_reason is not None:
-                self.scheduler.finish(choice.seq)
-                self.scheduler.learn(choice.seq.output_len)
-                state.finish_reasons.append(delta.finish_reason)
-                state.open -= 1
-            outputs.append(Output(state.request.request_id, delta=delta, done=state.open == 0))
-            if state.open == 0:
-                self._end(state, "finished")
+                self.scheduler.learn(seq.output_len)
+            outputs.append(self._hand_out(state, seq, delta))
         return tuple(gaps)
+
+    def _hand_out(self, state: RequestState, seq: Sequence, delta: Delta) -> Output:
+        """The delta as the caller gets it; ends the sequence, and with the last one the request."""
+        if delta.finish_reason is not None:
+            self.scheduler.finish(seq)
+            state.finish_reasons.append(delta.finish_reason)
+            state.open -= 1
+        if state.open == 0:
+            self._end(state, "finished")
+        return Output(state.request.request_id, delta=delta, done=state.open == 0)
 
     def _choice(self, seq: Sequence) -> Choice:
         return self._requests[seq.request.request_id].choices[seq.index]

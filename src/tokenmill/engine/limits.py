@@ -35,13 +35,23 @@ class Limits:
             ContextLengthExceeded: it can never fit the model or the KV pool.
         """
         bounds.prompt(request.prompt_ids, self.vocab_size)
-        bounds.sampling(request.sampling, self.vocab_size)
-        prompt, asked = len(request.prompt_ids), request.sampling.max_tokens
-        least = max(1, request.sampling.min_tokens) if asked is None else asked
-        if prompt + least > self.longest:
-            what = "model's maximum context length" if self.longest == self.max_model_len else "KV cache"
+        prompt = len(request.prompt_ids)
+        if request.pooling is not None:
+            self._check_fits(prompt, 0)
+            return prompt
+        sampling = request.sampling
+        bounds.sampling(sampling, self.vocab_size)
+        bounds.reported_logprobs(prompt, sampling.prompt_logprobs)
+        asked = sampling.max_tokens
+        self._check_fits(prompt, max(1, sampling.min_tokens) if asked is None else asked)
+        return self.longest if asked is None else prompt + asked
+
+    def _check_fits(self, prompt: int, least: int) -> None:
+        """`least` is the output that was asked for. With none, the prompt's last token needs a place too."""
+        longest = self.longest if least else min(self.max_model_len, self.kv_tokens)
+        if prompt + least > longest:
+            what = "model's maximum context length" if longest == self.max_model_len else "KV cache"
             raise ContextLengthExceeded(
-                f"this {what} is {self.longest} tokens; the prompt has {prompt} and {least} were asked for: "
+                f"this {what} is {longest} tokens; the prompt has {prompt} and {least} were asked for: "
                 "shorten the prompt or lower max_tokens"
             )
-        return self.longest if asked is None else prompt + asked

@@ -31,6 +31,22 @@ class _Pending:
     entry: TokenLogprob
 
 
+def logprob_entry(sampled: Sampled, vocabulary: Vocabulary) -> TokenLogprob:
+    """A token's log-probability in the words of the vocabulary."""
+    text, data = vocabulary.token_text, vocabulary.token_bytes
+    return TokenLogprob(
+        token_id=sampled.token,
+        token=text(sampled.token),
+        bytes=data(sampled.token),
+        logprob=sampled.logprob or 0.0,
+        top=tuple(
+            TopLogprob(token_id=token, token=text(token), bytes=data(token), logprob=logprob)
+            for token, logprob in sampled.top
+        ),
+        rank=sampled.rank,
+    )
+
+
 class OutputStream:
     """Turns one sequence's tokens into deltas.
 
@@ -64,6 +80,7 @@ class OutputStream:
             reason = "stop"
             stop_reason = None if token in self._eos_ids else token
             text = self._text.finish()
+            self._note(sampled)
         else:
             text = self._append(sampled, may_stop=may_stop)
             if self._text.stop is not None:
@@ -82,6 +99,10 @@ class OutputStream:
             usage=None if reason is None else self.usage(),
         )
 
+    def prompt_alone(self) -> Delta:
+        """The only delta of a sequence that ends with its prompt."""
+        return Delta(index=self._seq.index, finish_reason="length", usage=self.usage())
+
     def usage(self) -> Usage:
         seq = self._seq
         return Usage(
@@ -93,22 +114,12 @@ class OutputStream:
         if self._strip and data:
             data = data.removeprefix(b" ")
             self._strip = False
-        if sampled.logprob is not None:
-            self._pending.append(_Pending(self._text.decoded, self._entry(sampled)))
+        self._note(sampled)
         return self._text.push(data, may_stop=may_stop)
 
-    def _entry(self, sampled: Sampled) -> TokenLogprob:
-        text, data = self._vocabulary.token_text, self._vocabulary.token_bytes
-        return TokenLogprob(
-            token_id=sampled.token,
-            token=text(sampled.token),
-            bytes=data(sampled.token),
-            logprob=sampled.logprob or 0.0,
-            top=tuple(
-                TopLogprob(token_id=token, token=text(token), bytes=data(token), logprob=logprob)
-                for token, logprob in sampled.top
-            ),
-        )
+    def _note(self, sampled: Sampled) -> None:
+        if sampled.logprob is not None:
+            self._pending.append(_Pending(self._text.decoded, logprob_entry(sampled, self._vocabulary)))
 
     def _released(self, *, ended: bool) -> tuple[TokenLogprob, ...]:
         """Entries whose token's text has begun to be released; with nothing held back, all of them."""

@@ -6,8 +6,10 @@ import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tokenmill.core.request import GenerateRequest
+from tokenmill.core.delta import TokenLogprob
+from tokenmill.core.request import GenerateRequest, SamplingParams
 from tokenmill.engine.output import OutputStream, Vocabulary
+from tokenmill.engine.pooling import Pool
 from tokenmill.engine.sampler_state import SamplerState
 from tokenmill.engine.sequence import Sequence
 
@@ -24,7 +26,11 @@ class Choice:
 
 @dataclass(eq=False)
 class RequestState:
-    """All choices of a request. Times are monotonic seconds."""
+    """All choices of a request. Times are monotonic seconds.
+
+    The first choice reads the prompt for all: `prompt_logprobs` has an entry for each token up to the last
+    position read, `pool` the states of an embedding.
+    """
 
     request: GenerateRequest
     accepted_at: float
@@ -35,6 +41,8 @@ class RequestState:
     preemptions: int = 0
     wasted_tokens: int = 0
     finish_reasons: list[str] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprob | None] = field(default_factory=list)
+    pool: Pool = field(default_factory=Pool)
 
     @property
     def completion_tokens(self) -> int:
@@ -55,7 +63,7 @@ def open_request(
     eos_ids: Iterable[int],
 ) -> RequestState:
     """Makes the sequences of a request; later choices follow the first, to share its prompt's KV."""
-    params = request.sampling
+    params = request.sampling if request.pooling is None else SamplingParams()
     ends = frozenset(eos_ids)
     seed = params.seed if params.seed is not None else secrets.randbits(63)
     forbidden = {*params.stop_token_ids} if params.ignore_eos else {*ends, *params.stop_token_ids}
@@ -69,7 +77,22 @@ def open_request(
             tokens=list(request.prompt_ids),
             max_total=max_total,
             leader=choices[0].seq if choices else None,
+            unread=range(0) if choices else _read_positions(request),
         )
         sampler = SamplerState(params, seed, index, prompt=request.prompt_ids, forbidden_until_min=forbidden)
         choices.append(Choice(seq, sampler, OutputStream(seq, vocabulary, ends)))
-    return RequestState(request=request, accepted_at=now, choices=choices, open=params.n)
+    return RequestState(
+        request=request,
+        accepted_at=now,
+        choices=choices,
+        open=params.n,
+        prompt_logprobs=[] if params.prompt_logprobs is None else [None],
+    )
+
+
+def _read_positions(request: GenerateRequest) -> range:
+    """Prompt positions whose logits or states the request asks for. The logits of one tell the next token."""
+    last = len(request.prompt_ids) - 1
+    if request.pooling is not None:
+        return range(0 if request.pooling == "mean" else last, last + 1)
+    return range(0 if request.sampling.prompt_logprobs is None else last)

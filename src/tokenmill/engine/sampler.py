@@ -27,11 +27,15 @@ PART = 256
 
 @dataclass(frozen=True)
 class Sampled:
-    """One row's token. `logprob` and `top` are None and empty unless the request asked for them."""
+    """One row's token. `logprob` and `top` are None and empty unless the request asked for them.
+
+    `rank` is the token's place among all, 1 the likeliest; only tokens of a prompt have one.
+    """
 
     token: int
     logprob: float | None = None
     top: tuple[tuple[int, float], ...] = ()
+    rank: int | None = None
 
 
 class CorruptLogits(Exception):

@@ -11,6 +11,7 @@ from tokenmill.core.flags import ModelFlags
 from tokenmill.engine import policy
 from tokenmill.engine.blocks import BlockPool, pack_tokens, root_key
 from tokenmill.engine.sequence import Phase, Sequence
+from tokenmill.planner.memory import PROMPT_LOGIT_ROWS
 
 RECENT_OUTPUTS = 256
 
@@ -26,6 +27,21 @@ class Chunk:
     @property
     def samples(self) -> bool:
         """Whether this chunk reaches the sequence's last known token, so that its logits are wanted."""
+        return self._reaches_end and not self.seq.prompt_only
+
+    @property
+    def completes(self) -> bool:
+        """Whether this chunk is the last of a sequence that ends with its prompt."""
+        return self._reaches_end and self.seq.prompt_only
+
+    @property
+    def reads(self) -> range:
+        """Prompt positions of it whose logits or states are wanted."""
+        unread = self.seq.unread
+        return range(max(self.start, unread.start), min(self.start + self.count, unread.stop))
+
+    @property
+    def _reaches_end(self) -> bool:
         return self.start + self.count == self.seq.total
 
     @property
@@ -52,12 +68,19 @@ class Preemption:
 
 @dataclass
 class Plan:
-    """One step. `admitted` are the sequences that joined, `preempted` those that gave something back."""
+    """One step.
+
+    Attributes:
+        admitted: sequences that joined.
+        preempted: those that gave something back.
+        prompt_rows: logits it reads for log-probabilities of prompts, at most `PROMPT_LOGIT_ROWS`.
+    """
 
     chunks: list[Chunk] = field(default_factory=list)
     admitted: list[Sequence] = field(default_factory=list)
     preempted: dict[Sequence, Preemption] = field(default_factory=dict)
     tokens: int = 0
+    prompt_rows: int = 0
 
 
 class Scheduler:
@@ -133,6 +156,8 @@ class Scheduler:
                 continue
             seq.computed = chunk.start + chunk.count
             seq.high_water = max(seq.high_water, seq.computed)
+            if chunk.reads:
+                seq.unread = range(chunk.reads.stop, seq.unread.stop)
             self._register(seq)
 
     def check(self) -> None:
@@ -154,13 +179,18 @@ class Scheduler:
 
     def _schedule(self, seq: Sequence, plan: Plan) -> None:
         wanted = min(seq.pending, self._max_tokens - plan.tokens)
+        if seq.scores_prompt:
+            rows = PROMPT_LOGIT_ROWS - plan.prompt_rows
+            wanted = min(wanted, max(0, seq.unread.start - seq.computed) + rows)
         if wanted > 0:
             self._make_room(seq, wanted, plan)
             fits = len(seq.blocks) * self.block_size - seq.computed
             count = min(wanted, fits)
             if count > 0:
-                plan.chunks.append(Chunk(seq, seq.computed, count))
+                chunk = Chunk(seq, seq.computed, count)
+                plan.chunks.append(chunk)
                 plan.tokens += count
+                plan.prompt_rows += len(chunk.reads) if seq.scores_prompt else 0
 
     def _make_room(self, seq: Sequence, tokens: int, plan: Plan) -> None:
         """Gives `seq` blocks for `tokens` more tokens, or as many as there are.
@@ -232,19 +262,21 @@ class Scheduler:
 
     def _waits_for_leader(self, seq: Sequence) -> bool:
         leader = seq.leader
-        return (
-            self._caching
-            and not self._static
-            and leader is not None
-            and leader.phase is not Phase.FINISHED
-            and leader.high_water < leader.prompt_len
-        )
+        if leader is None or leader.phase is Phase.FINISHED:
+            return False
+        shares = self._caching and not self._static and leader.high_water < leader.prompt_len
+        # What the leader reads of the prompt is handed out with every choice's first output.
+        return shares or bool(leader.unread)
 
     def _find(self, seq: Sequence) -> list[tuple[int, bytes]]:
-        """Cached blocks a sequence can go on with behind those it has."""
+        """Cached blocks a sequence can go on with behind those it has.
+
+        They hold KV and no logits, so what is still to be read is computed.
+        """
         if seq.computed != len(seq.blocks) * self.block_size or len(seq.block_keys) != len(seq.blocks):
             return []
-        return self.pool.match(seq.tokens, self.block_size, seq.request.cache_salt, seq.block_keys)
+        tokens = seq.tokens[: seq.unread.start + 1] if seq.unread else seq.tokens
+        return self.pool.match(tokens, self.block_size, seq.request.cache_salt, seq.block_keys)
 
     def _fits(self, seq: Sequence, found: list[tuple[int, bytes]], plan: Plan) -> bool:
         shared = sum(not self.pool.idle(block) for block, _ in found)

@@ -27,6 +27,8 @@ class Sequence:
         arrival: number in order of acceptance; older sequences are never preempted for younger ones.
         max_total: prompt plus output tokens it may reach.
         leader: an earlier choice of the same prompt whose KV this one waits for to share.
+        unread: prompt positions whose logits (or states, for an embedding) the request still has to read. It
+            only ever loses its beginning, so a position is read once, however often it is computed.
     """
 
     request: GenerateRequest
@@ -36,6 +38,7 @@ class Sequence:
     tokens: list[int]
     max_total: int
     leader: Sequence | None = None
+    unread: range = range(0)
     computed: int = 0
     blocks: list[int] = field(default_factory=list)
     block_keys: list[bytes] = field(default_factory=list)
@@ -56,6 +59,16 @@ class Sequence:
     @property
     def output_len(self) -> int:
         return len(self.tokens) - self.prompt_len
+
+    @property
+    def prompt_only(self) -> bool:
+        """Ends when its prompt is computed, without sampling."""
+        return self.max_total == self.prompt_len
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Logits of prompt positions are still to be read."""
+        return bool(self.unread) and self.request.pooling is None
 
     @property
     def decoding(self) -> bool:

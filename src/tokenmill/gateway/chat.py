@@ -81,7 +81,7 @@ def chat_prompt(
 
 def _max_tokens(body: Body) -> int | None:
     bound = output_bound(body)
-    return None if bound is None else bounds.integer("max_tokens", bound[1], param=bound[0])
+    return None if bound is None else bounds.integer("max_completion_tokens", bound[1], param=bound[0])
 
 
 def _logprobs(body: Body) -> int | None:

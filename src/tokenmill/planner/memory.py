@@ -19,6 +19,8 @@ TYPICAL_SEQUENCE_TOKENS = 2048
 ATTENTION_ROWS = 128
 # KV positions gathered at once for sequences that decode together.
 ATTENTION_TOKENS = 8192
+# Prompt positions a step reads the logits of at most, over all sequences.
+PROMPT_LOGIT_ROWS = 64
 # Resident after importing the engine's libraries, before any weight; the report after loading shows it.
 IMPORT_BYTES = 220 << 20
 _FLOAT = 4
@@ -80,6 +82,8 @@ def activation_bytes(
     # Logits, raw log-probabilities, copies for bias and penalties, probabilities and what filters keep
     # of them, in float32; ranked tokens with their places and sums, in 8 bytes.
     sampler = sequences * spec.vocab_size * (8 * _FLOAT + 4 * 8)
+    # Logits of prompt positions before and after they become float32, log-probabilities, ranks.
+    sampler += min(step_tokens, PROMPT_LOGIT_ROWS) * spec.vocab_size * 4 * _FLOAT
     tables = sum(2 * context * (rope.dim // 2) * _FLOAT for rope in spec.ropes)
     return stream + max(layer, sampler) + tables + kv_block
 

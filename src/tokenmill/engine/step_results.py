@@ -1,0 +1,59 @@
+"""A step's rows taken apart: sampled tokens, log-probabilities of prompts, states for embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+from dataclasses import dataclass, field
+
+import torch
+
+from tokenmill.engine.prompt_logprobs import score
+from tokenmill.engine.sampler import CorruptLogits, Sampled, sample
+from tokenmill.engine.sampler_state import SamplerState
+from tokenmill.engine.scheduler import Chunk
+from tokenmill.engine.sequence import Sequence
+from tokenmill.kernels.program import StepOutput
+
+
+@dataclass
+class StepResults:
+    """What a step gave, by sequence; `pooled` are states, [positions, hidden]. `seconds` is what it took."""
+
+    sampled: list[tuple[Sequence, Sampled]] = field(default_factory=list)
+    scored: list[tuple[Sequence, list[Sampled]]] = field(default_factory=list)
+    pooled: list[tuple[Sequence, torch.Tensor]] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def add(self, other: StepResults) -> None:
+        self.sampled += other.sampled
+        self.scored += other.scored
+        self.pooled += other.pooled
+        self.seconds += other.seconds
+
+
+def evaluate(chunks: Items[Chunk], output: StepOutput, samplers: Items[SamplerState]) -> StepResults:
+    """Reads the rows in the order `build_step` asked for them.
+
+    Args:
+        samplers: of the chunks that sample.
+
+    Raises:
+        CorruptLogits: a row holds NaN or infinity.
+    """
+    found = StepResults()
+    logits, states = output.logits[len(samplers) :], output.hidden
+    for seq, reads in ((chunk.seq, chunk.reads) for chunk in chunks if chunk.reads):
+        if seq.scores_prompt:
+            mine, logits = logits[: len(reads)], logits[len(reads) :]
+            following = seq.tokens[reads.start + 1 : reads.stop + 1]
+            found.scored.append((seq, score(mine, following, seq.request.sampling.prompt_logprobs or 0)))
+        else:
+            mine, states = states[: len(reads)], states[len(reads) :]
+            found.pooled.append((seq, mine))
+        if not bool(mine.sum().isfinite()):
+            raise CorruptLogits(reads.start)
+    if samplers:
+        tokens = sample(output.logits[: len(samplers)], samplers)
+        sampling = (chunk.seq for chunk in chunks if chunk.samples)
+        found.sampled = list(zip(sampling, tokens, strict=True))
+    return found
