@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,7 +46,8 @@ def check_logprobs(engine: Harness, name: str, prompt: list[int], index: int = 0
 def embedding(engine: Harness, name: str) -> list[float]:
     (delta,) = engine.deltas(name)
     assert delta.finish_reason == "stop"
-    return np.frombuffer(delta.embedding, "<f4").tolist()
+    found: list[float] = np.frombuffer(delta.embedding, "<f4").tolist()
+    return found
 
 
 @pytest.mark.parametrize("length", [1, 15, 16, 17, 100])
@@ -87,7 +89,8 @@ def test_a_prompt_alone_needs_a_place_for_its_last_token() -> None:
     engine.add("full", prompt_of(32), max_tokens=0)
     engine.add("one more", prompt_of(32), max_tokens=1)
     engine.add("embedded", prompt_of(32), pooling="mean")
-    for more in ({"max_tokens": 0}, {"pooling": "last"}):
+    refused: list[dict[str, Any]] = [{"max_tokens": 0}, {"pooling": "last"}]
+    for more in refused:
         with pytest.raises(ContextLengthExceeded, match="32 tokens; the prompt has 33 and 0"):
             engine.add("over", prompt_of(33), **more)
     engine.run()
@@ -134,7 +137,7 @@ def test_what_the_cache_holds_is_computed_again_for_its_logits() -> None:
 
 
 @pytest.mark.parametrize("flags", [{}, {"enable_prefix_caching": False}, {"batching": "static"}])
-def test_all_choices_tell_what_was_read_once(flags: dict[str, object]) -> None:
+def test_all_choices_tell_what_was_read_once(flags: dict[str, Any]) -> None:
     engine = Harness(**flags)
     prompt = prompt_of(40)
     engine.add("r", prompt, prompt_logprobs=0, n=3, temperature=1.0, max_tokens=5)
@@ -169,7 +172,7 @@ def test_preemption_neither_loses_nor_repeats_a_position(caching: bool) -> None:
     for name, prompt in older.items():
         engine.add(name, prompt, max_tokens=80)
     for number, (name, prompt) in enumerate(read.items()):
-        more = {"pooling": "mean"} if number else {"prompt_logprobs": 0, "max_tokens": 30}
+        more: dict[str, Any] = {"pooling": "mean"} if number else {"prompt_logprobs": 0, "max_tokens": 30}
         engine.add(name, prompt, **more)
     engine.run()
     lost = [event for event in engine.of(Preempted) if event.request_id.startswith("read")]
@@ -202,7 +205,8 @@ def test_an_embedding_is_of_unit_length_and_the_same_bits_for_any_chunks(
 def test_the_last_token_may_find_the_others_in_the_cache_and_the_mean_may_not() -> None:
     engine = Harness()
     prompt = prompt_of(50)
-    for name, pooling in (("a", "mean"), ("b", "last"), ("c", "mean")):
+    asked: dict[str, Pooling] = {"a": "mean", "b": "last", "c": "mean"}
+    for name, pooling in asked.items():
         engine.add(name, prompt, pooling=pooling)
         engine.run()
     assert [event.hit_tokens for event in engine.of(PrefixLookup)] == [0, 48, 0]
@@ -243,7 +247,7 @@ def test_one_that_breaks_fails_alone_and_what_the_others_read_counts_once() -> N
         ({"max_tokens": 0, "min_tokens": 1}, "min_tokens"),
     ],
 )
-def test_values_outside_the_table_are_refused(sampling: dict[str, int], param: str) -> None:
+def test_values_outside_the_table_are_refused(sampling: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         Harness().add("r", [1, 2], **sampling)
     assert caught.value.param == param

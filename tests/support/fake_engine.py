@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +19,8 @@ from tokenmill.engine.core import EngineCore, Output
 from tokenmill.engine.limits import Limits
 from tokenmill.kernels.program import StepOutput
 from tokenmill.kernels.step import Step
+
+E = TypeVar("E", bound=Event)
 
 VOCAB = 32
 HIDDEN = 4
@@ -188,5 +191,5 @@ class Harness:
     def deltas(self, name: str, index: int = 0) -> list[Delta]:
         return [o.delta for o in self.outputs[name] if o.delta is not None and o.delta.index == index]
 
-    def of(self, kind: type[Event]) -> list[Event]:
+    def of(self, kind: type[E]) -> list[E]:
         return [event for event in self.events if isinstance(event, kind)]

@@ -117,7 +117,7 @@ def _max_tokens(body: Body, echo: bool) -> int:
     name, value = output_bound(body) or ("max_tokens", DEFAULT_MAX_TOKENS)
     if value == 0 and not isinstance(value, bool) and echo:
         return 0
-    return bounds.integer("max_tokens", value, param=name)
+    return bounds.integer("max_completion_tokens", value, param=name)
 
 
 def _logprobs(body: Body, echo: bool) -> int | None:
