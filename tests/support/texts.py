@@ -60,6 +60,35 @@ PIECES = (
     "\x00",
     "\x7f",
     "\u0378",
+    "ｆｕｌｌ Ｗｉｄｔｈ",
+    "Ça où ÉTÉ Straße İstanbul",
+    "e\u0301 A\u030a o\u0308\u0323",  # not composed
+    "\u1112\u1161\u11ab\u1100\u1173\u11af",  # Hangul by its parts
+    "Привет, МИР! Ёлка",
+    "Ἀθῆναι ΚΑΛΗΜΈΡΑ",
+    "مَرْحَبًا بِكُمْ",
+    "שָׁלוֹם עוֹלָם",
+    "नमस्ते दुनिया १२३",
+    "สวัสดีชาวโลก ๑๒๓",
+    "你好，世界！他说：“好。”",
+    "こんにちは、カタカナ。",
+    "안녕하세요 세계",
+    "🏳️\u200d🌈👩🏽\u200d💻",
+    "🇩🇪🇯🇵🇧🇷🇺",
+    "1️⃣#️⃣",
+    'fn main() -> Result<(), Box<dyn Error>> {\n    println!("{x:?}");\n}\n',
+    "const f = async (a) => `${a ?? 'n/a'}`;\r\n",
+    "#include <stdio.h>\n\n/* *//\n",
+    '\tif err != nil {\n\t\treturn nil, fmt.Errorf("%w", err)\n\t}\n',
+    "SnakeCase camelCase HTTPServer v1.2.3-rc4 0x1F 1e-9",
+    "\v\f\x1c\x85\u2028\u2029",
+    "\u2000\u2003\u205f\u202f",
+    "\x01\x1b[0m\x9f",
+    "\u202eabc\u2066",
+    "\ufffd\ufffe",
+    "12345678901234567890",
+    "１２３",
+    "Ⅻ①㊿",
     "𝔘𝔫𝔦",
     "𐍈",
     "the",
@@ -67,6 +96,24 @@ PIECES = (
     "A",
     "z",
 )
+
+
+# How special tokens are spelled; a tokenizer that has one takes it for the token.
+SPELLED = (
+    "[INST] <<SYS>> [/INST]",
+    "<|im_start|>user\n",
+    "<|endoftext|>",
+    " <|endoftext|>  \n",
+    "<end_of_turn>\n<start_of_turn>model\n",
+    "</s><s>",
+    "<unk> ",
+    "<0x41>",
+    "<think>\n\n</think>",
+    "<|im_sta",
+)
+
+# Long runs of one thing; slow rules and limits of nesting show on them.
+RUNS = tuple(unit * 3000 for unit in ("a", " ", "\n", "7", "é", "中", "ab ", " \n", "!", "👍", "\u0301", "▁"))
 
 
 def texts(seed: int, count: int, pieces: tuple[str, ...] = PIECES) -> list[str]:

@@ -126,7 +126,7 @@ class ChatTemplate:
         return not keeps(probe) and keeps([{"type": "text", "text": probe}])
 
     def _shows_tools(self) -> bool:
-        """Whether the name of a tool appears in the text. Some templates show it only beside a system prompt."""
+        """Whether the name of a tool appears in the text, if need be only beside a system prompt."""
         user = {"role": "user", "content": "hello"}
         for messages in ([user], [{"role": "system", "content": "hello"}, user]):
             with contextlib.suppress(InvalidRequest):

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from tokenmill.core.bounds import show
 from tokenmill.core.errors import ModelFileError
@@ -17,6 +17,7 @@ from tokenmill.models.tokenizer_parts import TokenizerParts, no_panic
 
 MAX_TOKENIZER_BYTES = 256 << 20
 MAX_CONFIG_BYTES = 32 << 20
+MAX_DECLARED = 1 << 16
 # A run of this length makes cubic patterns reach the library's limit, and quadratic ones not.
 PROBE_RUN = 500
 PROBE_LETTERS = 256
@@ -25,11 +26,15 @@ PROBE_LETTERS = 256
 def read_folder(folder: Path) -> TokenizerParts:
     """The tokenizer of `folder`, from tokenizer.json; the small JSON files beside it name BOS and the ends.
 
+    What is put around a text is for tokenizer.json alone to say: where it is there, `add_bos_token` in
+    tokenizer_config.json has no effect, as in transformers.
+
     Raises:
         ModelFileError: a file is missing, too large or malformed, or names a token that does not exist.
     """
     backend = _load_backend(folder)
     config = read_json(folder, "tokenizer_config.json")
+    _add_declared(backend, config)
     named = (config, read_json(folder, "special_tokens_map.json"))
     numbered = [Fields(name, read_json(folder, name)) for name in ("generation_config.json", "config.json")]
     begins, ends = (
@@ -39,14 +44,8 @@ def read_folder(folder: Path) -> TokenizerParts:
     bos_id = begins[0] if begins else None
     if "bos_token" in config and config["bos_token"] is None:
         bos_id = None
-    add_bos = config.get("add_bos_token")
-    if add_bos is None:
-        prefix = _prefix(backend)
-    elif add_bos is True and bos_id is None:
-        raise ModelFileError("tokenizer_config.json sets add_bos_token but no file names the BOS token")
-    else:
-        prefix = (bos_id,) if add_bos is True and bos_id is not None else ()
-    return TokenizerParts(backend, bos_id, tuple(dict.fromkeys(ends)), prefix)
+    prefix, suffix = _surroundings(backend)
+    return TokenizerParts(backend, bos_id, tuple(dict.fromkeys(ends)), prefix, suffix)
 
 
 def read_json(folder: Path, name: str) -> dict[str, object]:
@@ -103,25 +102,70 @@ def _probe(backend: Tokenizer) -> None:
         backend.encode_batch_fast([text], add_special_tokens=False)
 
 
-def _prefix(backend: Tokenizer) -> tuple[int, ...]:
-    """The tokens the post-processor puts in front of a text."""
+def _add_declared(backend: Tokenizer, config: Mapping[str, object]) -> None:
+    """Adds the tokens of `added_tokens_decoder`; where tokenizer.json has one too, these flags count.
+
+    Raises:
+        ModelFileError: an entry is malformed, or a new token would get another id than it claims.
+    """
+    declared = config.get("added_tokens_decoder") or {}
+    if not isinstance(declared, dict) or len(declared) > MAX_DECLARED:
+        raise ModelFileError(f"added_tokens_decoder must be an object of at most {MAX_DECLARED} tokens")
+    tokens = dict(sorted(map(_declared_token, declared, declared.values()), key=lambda pair: pair[0]))
+    ends = {_name(config.get(f"{kind}_token")) for kind in ("bos", "eos")}
+    for token in tokens.values():
+        token.special = token.special or token.content in ends
+    new = {number for number, token in tokens.items() if backend.token_to_id(token.content) is None}
+    with no_panic("added_tokens_decoder breaks the tokenizer library", ModelFileError):
+        backend.add_tokens(list(tokens.values()))
+    for number in sorted(new):
+        name = tokens[number].content
+        if backend.token_to_id(name) != number:
+            raise ModelFileError(
+                f"added_tokens_decoder gives {show(name)} the id {number}; "
+                f"the next free one is {backend.token_to_id(name)}"
+            )
+
+
+def _declared_token(key: str, entry: object) -> tuple[int, AddedToken]:
+    content = _name(entry)
+    if not (key.isascii() and key.isdecimal() and len(key) < 10 and isinstance(entry, dict) and content):
+        raise ModelFileError(f"added_tokens_decoder has a malformed entry {show(key)}")
+    flags = {}
+    for name in ("lstrip", "rstrip", "normalized", "single_word", "special"):
+        if name in entry:
+            if not isinstance(entry[name], bool):
+                raise ModelFileError(
+                    f"{name} of {show(content)} must be true or false, not {show(entry[name])}"
+                )
+            flags[name] = entry[name]
+    return int(key), AddedToken(content, **flags)
+
+
+def _surroundings(backend: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The tokens the post-processor puts before a text and after it."""
     with no_panic("tokenizer.json breaks the tokenizer library", ModelFileError):
         plain = backend.encode("a", add_special_tokens=False).ids
         full = backend.encode("a", add_special_tokens=True).ids
     for start in range(len(full) - len(plain) + 1):
         if full[start : start + len(plain)] == plain:
-            return tuple(full[:start])
-    return ()
+            return tuple(full[:start]), tuple(full[start + len(plain) :])
+    return (), ()
 
 
 def _named_ids(backend: Tokenizer, kind: str, files: Iterable[Mapping[str, object]]) -> Iterator[int]:
     """Ids of the BOS or EOS tokens that are given by name."""
     for file in files:
-        value = file.get(f"{kind}_token")
-        if isinstance(value, dict):
-            value = value.get("content")
-        if isinstance(value, str) and value:
-            number = backend.token_to_id(value)
+        name = _name(file.get(f"{kind}_token"))
+        if name:
+            number = backend.token_to_id(name)
             if number is None:
-                raise ModelFileError(f"{kind}_token is {show(value)}, which is not in the vocabulary")
+                raise ModelFileError(f"{kind}_token is {show(name)}, which is not in the vocabulary")
             yield number
+
+
+def _name(value: object) -> str | None:
+    """A token's spelling: a string, or an object that holds it as `content`."""
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else None

@@ -9,7 +9,7 @@ from tokenmill.core.errors import GenerationFailed, InvalidRequest, ModelFileErr
 from tokenmill.models.folder_tokenizer import read_folder
 from tokenmill.models.gguf_tokenizer import read_gguf
 from tokenmill.models.tokenizer_files import TokenizerFiles
-from tokenmill.models.tokenizer_parts import TokenizerParts, no_panic, token_bytes_table
+from tokenmill.models.tokenizer_parts import TokenizerParts, no_panic, shortening, token_bytes_table
 
 
 class Tokenizer:
@@ -19,16 +19,18 @@ class Tokenizer:
         vocab_size: ids the model knows; some may have no token.
         bos_id: the token that begins a text, when the model has one.
         eos_ids: every token that ends a text, the model's own EOS first.
-        add_bos: whether `encode(..., add_special=True)` puts something, usually BOS, before the text.
+        add_bos: whether `encode(..., add_special=True)` puts something, usually BOS, before the text. Few
+            models want EOS after it as well.
         first_token_strips_space: the decoded text drops one leading space, as SentencePiece models put
             one before every text. `token_bytes` keeps it: joining bytes gives that space back.
         special_tokens: name -> id of every token that is matched whole in a text, before it is split. Control
             tokens have no bytes of their own (`token_bytes`); others, such as Qwen's `<tool_call>`, have.
-        longest_token_bytes: the most bytes of UTF-8 text that one token stands for.
+        longest_token_bytes: the most bytes of UTF-8 text that one token stands for, but for white space that
+            some models drop around their special tokens.
     """
 
     def __init__(self, parts: TokenizerParts, vocab_size: int) -> None:
-        for number in (*parts.prefix, *parts.eos_ids):
+        for number in (*parts.prefix, *parts.suffix, *parts.eos_ids):
             if number >= vocab_size:
                 raise ModelFileError(
                     f"the tokenizer has special token {number}, the weights only ids up to {vocab_size - 1}"
@@ -37,7 +39,7 @@ class Tokenizer:
         self.bos_id = parts.bos_id
         self.eos_ids = parts.eos_ids
         self.add_bos = bool(parts.prefix)
-        self._prefix = parts.prefix
+        self._prefix, self._suffix = parts.prefix, parts.suffix
         self._backend = parts.backend
         self._bytes, self.first_token_strips_space = token_bytes_table(parts.backend, vocab_size)
         added = parts.backend.get_added_tokens_decoder()
@@ -46,7 +48,8 @@ class Tokenizer:
             {token.content: number for number, token in added.items() if number < vocab_size}
         )
         names = (name.encode() for name in self._special.values())
-        self.longest_token_bytes = max(map(len, (*self._bytes, *names)), default=0)
+        longest = max(map(len, (*self._bytes, *names)), default=0)
+        self.longest_token_bytes = longest * shortening(parts.backend)
 
     @property
     def bos_token(self) -> str:
@@ -71,7 +74,7 @@ class Tokenizer:
                 (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=False)
             except (TypeError, UnicodeError):
                 raise InvalidRequest("the text holds a lone surrogate, which is not text") from None
-        return [*self._prefix, *encoding.ids] if add_special else encoding.ids
+        return [*self._prefix, *encoding.ids, *self._suffix] if add_special else encoding.ids
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         """The text of `ids`. Bytes that are not UTF-8 become U+FFFD; ids outside the vocabulary, nothing."""

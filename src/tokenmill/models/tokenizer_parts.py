@@ -22,12 +22,14 @@ class TokenizerParts:
         bos_id: the token that begins a text, when the model has one.
         eos_ids: every token that ends a text, the model's own EOS first.
         prefix: tokens put before an encoded text that asks for special tokens; usually BOS or nothing.
+        suffix: tokens put after it; nearly always nothing.
     """
 
     backend: tokenizers.Tokenizer
     bos_id: int | None
     eos_ids: tuple[int, ...]
     prefix: tuple[int, ...]
+    suffix: tuple[int, ...] = ()
 
 
 @contextmanager
@@ -94,11 +96,23 @@ def token_bytes_table(backend: tokenizers.Tokenizer, vocab_size: int) -> tuple[l
     """
     to_bytes, strips = _decoder_kind(backend)
     table = [b""] * vocab_size
-    special = {number for number, token in backend.get_added_tokens_decoder().items() if token.special}
+    added = backend.get_added_tokens_decoder()
     for token, number in backend.get_vocab(with_added_tokens=True).items():
-        if number < vocab_size and number not in special:
-            table[number] = to_bytes(token)
+        if number >= vocab_size or (number in added and added[number].special):
+            continue
+        # An added token that is matched in normalized text is written in that text's normal form.
+        table[number] = to_bytes((backend.id_to_token(number) or token) if number in added else token)
     return table, strips
+
+
+def shortening(backend: tokenizers.Tokenizer) -> int:
+    """How many times longer than what is cut into tokens a text can be, in bytes of UTF-8.
+
+    Composing takes at most three bytes for one: three letters of Hangul are one syllable, each of them three
+    bytes (Unicode Standard Annex 15, expansion factor of NFD in UTF-8).
+    """
+    normalizer = "" if backend.normalizer is None else backend.normalizer.__getstate__().decode()
+    return 3 if '"NFC"' in normalizer or '"NFKC"' in normalizer else 1
 
 
 def _decoder_kind(backend: tokenizers.Tokenizer) -> tuple[Callable[[str], bytes], bool]:
