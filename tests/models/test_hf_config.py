@@ -188,7 +188,6 @@ BAD_CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "no architecture": ({"architectures": ..., "model_type": ...}, "architecture '' is not supported"),
     "architectures of numbers": ({"architectures": [3]}, "architectures is .*it must be a list of strings"),
-    "quantized": ({"quantization_config": {"quant_method": "awq"}}, "quantized with 'awq' are not supported"),
     "activation": ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; it must be silu"),
     "no width": ({"hidden_size": ...}, "hidden_size is missing; it must be an integer from 1"),
     "width of text": ({"hidden_size": "64"}, "hidden_size is '64'"),

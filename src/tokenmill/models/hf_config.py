@@ -74,12 +74,6 @@ def _family(config: Fields) -> _Family:
 
 
 def _refuse_unsupported(config: Fields) -> None:
-    if "quantization_config" in config:
-        method = config.nested("quantization_config").text("quant_method", "unknown")
-        raise ModelFileError(
-            f"config.json: weights quantized with {show(method)} are not supported in safetensors; "
-            "use unquantized weights or a GGUF file"
-        )
     if config.text("hidden_act", "silu") != "silu":
         raise config.error("hidden_act", "silu; other activations are not supported")
 

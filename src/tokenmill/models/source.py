@@ -10,6 +10,8 @@ from tokenmill.models.gguf_config import read_family, spec_of
 from tokenmill.models.gguf_parts import model_name, open_parts
 from tokenmill.models.gguf_weights import stored_tensors
 from tokenmill.models.hf_config import read_spec
+from tokenmill.models.quantized.config import read_quantization
+from tokenmill.models.quantized.modules import open_modules
 from tokenmill.models.safetensors_file import open_folder
 from tokenmill.models.spec import ModelSpec
 from tokenmill.models.stored_weights import StoredWeights, select
@@ -64,8 +66,9 @@ def _open_folder(folder: Path) -> ModelSource:
             f"{folder.name}: no config.json; a model is a folder with config.json and *.safetensors files, "
             "or a .gguf file"
         )
-    stored, files = open_folder(folder)
+    listed, files = open_folder(folder)
     try:
+        stored = open_modules(listed, read_quantization(folder), folder.name)
         spec = read_spec(folder, has_lm_head="lm_head.weight" in stored)
         tensors = select(spec, stored, folder.name)
     except BaseException:

@@ -1,0 +1,1 @@
+"""Quantized checkpoints in safetensors: AWQ, GPTQ and compressed-tensors."""
