@@ -87,3 +87,15 @@ def test_ignoring_the_end_goes_on() -> None:
 def test_only_an_answer_that_begins_a_text_loses_its_first_space(prompt: tuple[int, ...], text: str) -> None:
     deltas = run(Pieces(b" word", strips=True), [1, 1], prompt=prompt)
     assert "".join(delta.text for delta in deltas) == text
+
+
+def test_visible_tokens_leave_their_names_in_the_text() -> None:
+    class Marked(Pieces):
+        def token_text(self, token_id: int) -> str:
+            return "[CALL]" if token_id == 2 else super().token_text(token_id)
+
+    vocabulary = Marked(b"a", b"")
+    assert "".join(delta.text for delta in run(vocabulary, [1, 2, 1, 0])) == "aa"
+    assert "".join(delta.text for delta in run(vocabulary, [1, 2, 1, 0], visible_ids=(2,))) == "a[CALL]a"
+    stopped = run(vocabulary, [1, 2, 1, 0], visible_ids=(2,), stop=("[CALL]",))
+    assert ("".join(delta.text for delta in stopped), stopped[-1].stop_reason) == ("a", "[CALL]")

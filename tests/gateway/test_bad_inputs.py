@@ -9,9 +9,12 @@ from typing import Any
 import httpx2
 import pytest
 
+from support.bad_forms import FORM_CASES, HISTORY_CASES, TOOL_CASES
 from support.bad_inputs import CHAT_CASES, COMPLETION_CASES, RAW_CASES
 from support.gateways import CHAT, COMPLETIONS, Gateway, chat, listening_thread, make_gateway
 from tokenmill.core.bounds import MAX_BODY_BYTES, MAX_JSON_DEPTH
+
+TOOLS_AND_FORMS = TOOL_CASES | HISTORY_CASES | FORM_CASES
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +33,12 @@ def canary(client: httpx2.Client) -> tuple[int, Any]:
 @pytest.mark.parametrize("name", CHAT_CASES)
 def test_chat(served: tuple[Gateway, httpx2.Client], name: str) -> None:
     body, code, param = CHAT_CASES[name]
+    check(served, CHAT, json.dumps(body).encode(), code, param)
+
+
+@pytest.mark.parametrize("name", TOOLS_AND_FORMS)
+def test_tools_and_forms(served: tuple[Gateway, httpx2.Client], name: str) -> None:
+    body, code, param = TOOLS_AND_FORMS[name]
     check(served, CHAT, json.dumps(body).encode(), code, param)
 
 

@@ -241,7 +241,9 @@ async def test_all_roles_and_forms_of_content(gateway: Gateway) -> None:
         {"role": "user", "content": "", "name": "ann"},
     ]
     assert await prompt_of(gateway, messages=messages) == (
-        "<s>system: be brief\nuser: one\ntwo\nassistant: \ntool: 42\nassistant: \nuser: \nassistant:"
+        "<s>system: be brief\nuser: one\ntwo\n"
+        'assistant: <tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>\n'
+        "user: <tool_response>\n42\n</tool_response>\nassistant: \nuser: \nassistant:"
     )
 
 

@@ -78,10 +78,9 @@ async def test_what_changes_nothing_is_taken(gateway: Gateway, harmless: dict[st
         {"store": True},
         {"skip_special_tokens": False},
         {"length_penalty": 2},
-        {"tool_choice": "auto", "tools": [{}]},
-        {"response_format": {"type": "json_object"}},
+        {"functions": [{"name": "f"}]},
+        {"function_call": {"name": "f"}},
         {"best_of": True},
-        {"guided_regex": ".*"},
     ],
     ids=lambda fields: "+".join(fields),
 )

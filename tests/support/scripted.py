@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 
 from tokenmill.core.delta import Delta, TokenLogprob, TopLogprob, Usage
 from tokenmill.core.errors import ContextLengthExceeded, Draining, EngineStopped
@@ -27,6 +30,8 @@ class ByteTokenizer:
     # More than the one byte of every token here, so that a text can be too long before and after encoding.
     longest_token_bytes = 4
 
+    special_tokens: Mapping[str, int] = MappingProxyType({})
+
     def encode(self, text: str, *, add_special: bool) -> list[int]:
         return [BOS] * add_special + list(text.encode())
 
@@ -38,8 +43,18 @@ class ByteTokenizer:
         return "<s>" if token_id == BOS else bytes([token_id]).decode(errors="replace")
 
 
+@dataclass(frozen=True)
 class LineTemplate:
-    """One line a message: `role: content`."""
+    """One line a message: `role: content`; before them one of tools and one of variables, if there are any.
+
+    Attributes:
+        source: the marks of a family of models.
+        ending: what follows the last message.
+    """
+
+    source: str = ""
+    reads_tools: bool = False
+    ending: str = "assistant:"
 
     def render(
         self,
@@ -49,8 +64,13 @@ class LineTemplate:
         add_generation_prompt: bool = True,
         extra: Mapping[str, object] | None = None,
     ) -> str:
+        given = [
+            f"{name}: {json.dumps(value)}\n"
+            for name, value in {"tools": tools, "extra": extra}.items()
+            if value
+        ]
         lines = [f"{message['role']}: {message['content']}\n" for message in messages]
-        return "<s>" + "".join(lines) + ("assistant:" if add_generation_prompt else "")
+        return "<s>" + "".join(given + lines) + (self.ending if add_generation_prompt else "")
 
 
 def words(request: GenerateRequest, index: int) -> list[str]:

@@ -66,6 +66,7 @@ class OutputStream:
         )
         self._eos_ids = frozenset() if params.ignore_eos else eos_ids
         self._stop_ids = frozenset(params.stop_token_ids)
+        self._visible_ids = frozenset(params.visible_ids)
         self._min_tokens = params.min_tokens
         self._pending: deque[_Pending] = deque()
 
@@ -110,12 +111,18 @@ class OutputStream:
         )
 
     def _append(self, sampled: Sampled, *, may_stop: bool) -> str:
-        data = self._vocabulary.token_bytes(sampled.token)
+        data = self._shown(sampled.token)
         if self._strip and data:
             data = data.removeprefix(b" ")
             self._strip = False
         self._note(sampled)
         return self._text.push(data, may_stop=may_stop)
+
+    def _shown(self, token: int) -> bytes:
+        """What the token adds to the text: its name where the request wants special tokens seen."""
+        if token in self._visible_ids:
+            return self._vocabulary.token_text(token).encode()
+        return self._vocabulary.token_bytes(token)
 
     def _note(self, sampled: Sampled) -> None:
         if sampled.logprob is not None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tokenmill.core import bounds
 from tokenmill.core.bounds import MAX_MESSAGES, show
 from tokenmill.core.errors import InvalidRequest, UnsupportedParameter
+from tokenmill.gateway.members import known_members, short_name
 
 Message = dict[str, object]
 
@@ -34,6 +35,11 @@ def _message(where: str, value: object) -> Message:
         raise InvalidRequest(f"{where} must be an object, not {show(value)}", param=where)
     given = {key: item for key, item in value.items() if item is not None}
     role = given.pop("role", None)
+    if role == "function":
+        raise UnsupportedParameter(
+            f"{where}.role function is not supported; results of calls have the role tool and a tool_call_id",
+            param=f"{where}.role",
+        )
     if role not in ROLES:
         raise InvalidRequest(
             f"{where}.role must be one of {', '.join(ROLES)}, not {show(role)}", param=f"{where}.role"
@@ -42,6 +48,8 @@ def _message(where: str, value: object) -> Message:
     message["content"] = _content(
         f"{where}.content", given.pop("content", None), optional=role == "assistant"
     )
+    if role == "tool" and "tool_call_id" not in given:
+        raise InvalidRequest(f"{where}.tool_call_id is missing", param=f"{where}.tool_call_id")
     for key, item in given.items():
         if key == "name" or (key == "tool_call_id" and role == "tool"):
             message[key] = bounds.text(f"{where}.{key}", item, max_chars=bounds.MAX_NAME_CHARS)
@@ -89,13 +97,21 @@ def _tool_calls(where: str, value: object) -> list[object]:
         raise InvalidRequest(
             f"{where} must be a list of at most {bounds.MAX_TOOL_CALLS} objects", param=where
         )
-    for number, call in enumerate(value):
-        function = call.get("function") if isinstance(call, dict) else None
-        if not isinstance(function, dict) or not all(
-            isinstance(function.get(key), str) for key in ("name", "arguments")
-        ):
-            raise InvalidRequest(
-                f"{where}[{number}] must have a function with a name and arguments, both strings",
-                param=f"{where}[{number}]",
-            )
-    return value
+    return [_tool_call(f"{where}[{number}]", call) for number, call in enumerate(value)]
+
+
+def _tool_call(where: str, value: object) -> dict[str, object]:
+    call = known_members(where, value, {"id", "type", "function", "index"})
+    if call.get("type", "function") != "function":
+        raise UnsupportedParameter(
+            f"{where}.type must be function, not {show(call['type'])}", param=f"{where}.type"
+        )
+    function = known_members(f"{where}.function", call.get("function"), {"name", "arguments"})
+    return {
+        "id": bounds.text(f"{where}.id", call.get("id"), max_chars=bounds.MAX_NAME_CHARS),
+        "type": "function",
+        "function": {
+            "name": short_name(f"{where}.function.name", function.get("name")),
+            "arguments": bounds.text(f"{where}.function.arguments", function.get("arguments")),
+        },
+    }

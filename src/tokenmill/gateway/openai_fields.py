@@ -14,6 +14,7 @@ import msgspec
 
 from tokenmill.core.bounds import show
 from tokenmill.core.errors import InvalidRequest, UnsupportedParameter
+from tokenmill.gateway.structured import STRUCTURED_FIELDS
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class Fields:
         return UnsupportedParameter(f"unknown parameter {show(name)}{hint}", param=name[:64])
 
 
-_SAMPLING = frozenset(
+_SHARED = STRUCTURED_FIELDS | frozenset(
     {
         "temperature",
         "top_p",
@@ -132,28 +133,27 @@ _REFUSED = frozenset(
     {
         "allowed_token_ids",
         "cache_salt",
-        "guided_choice",
-        "guided_grammar",
-        "guided_json",
-        "guided_regex",
         "logits_processors",
         "prompt_logprobs",
-        "structured_outputs",
         "truncate_prompt_tokens",
     }
 )
 
 CHAT = Fields(
-    implemented=_SAMPLING | {"messages", "top_logprobs"},
+    implemented=_SHARED
+    | {
+        "messages",
+        "top_logprobs",
+        "tools",
+        "tool_choice",
+        "parallel_tool_calls",
+        "chat_template_kwargs",
+    },
     no_ops={
         **_NO_OPS,
         "best_of": only(1),
-        "tools": only([]),
-        "tool_choice": only("none", "auto"),
         "functions": only([]),
         "function_call": only("none", "auto"),
-        "parallel_tool_calls": BOOLEAN,
-        "response_format": only({"type": "text"}),
         "modalities": only(["text"]),
         "reasoning_effort": only("none"),
         "verbosity": only("medium"),
@@ -162,7 +162,6 @@ CHAT = Fields(
         "add_generation_prompt": only(True),
         "add_special_tokens": only(False),
         "continue_final_message": only(False),
-        "chat_template_kwargs": only({}),
         "documents": only([]),
     },
     refused=_REFUSED | {"audio", "chat_template", "moderation", "prompt", "suffix", "web_search_options"},
@@ -170,11 +169,10 @@ CHAT = Fields(
 
 COMPLETIONS = Fields(
     # best_of is implemented as far as it equals n.
-    implemented=_SAMPLING | {"prompt", "echo", "best_of"},
+    implemented=_SHARED | {"prompt", "echo", "best_of"},
     no_ops={
         **_NO_OPS,
         "suffix": only(""),
-        "response_format": only({"type": "text"}),
         "add_special_tokens": only(True),
     },
     refused=_REFUSED | {"messages", "prompt_embeds", "tools", "top_logprobs"},
@@ -182,13 +180,20 @@ COMPLETIONS = Fields(
 
 TOKENIZE = Fields(
     implemented=frozenset(
-        {"model", "prompt", "messages", "add_special_tokens", "add_generation_prompt", "return_token_strs"}
+        {
+            "model",
+            "prompt",
+            "messages",
+            "tools",
+            "chat_template_kwargs",
+            "add_special_tokens",
+            "add_generation_prompt",
+            "return_token_strs",
+        }
     ),
     no_ops={
         "user": STRING,
-        "tools": only([]),
         "continue_final_message": only(False),
-        "chat_template_kwargs": only({}),
     },
     refused=frozenset({"chat_template", "mm_processor_kwargs"}),
 )

@@ -75,13 +75,13 @@ class UsageSum:
             self.prompt_tokens += delta.usage.prompt_tokens
             self.cached_tokens += delta.usage.cached_tokens
 
-    def object(self) -> UsageObject:
+    def object(self, reasoning_tokens: int = 0) -> UsageObject:
         return UsageObject(
             self.prompt_tokens,
             self.completion_tokens,
             self.prompt_tokens + self.completion_tokens,
             PromptTokensDetails(self.cached_tokens),
-            CompletionTokensDetails(),
+            CompletionTokensDetails(reasoning_tokens),
         )
 
 
@@ -129,10 +129,39 @@ def chat_logprobs(entries: tuple[TokenLogprob, ...]) -> ChatLogprobs:
     )
 
 
+class Function(msgspec.Struct):
+    """A call's function; `arguments` is JSON as the model wrote it."""
+
+    arguments: str
+    name: str
+
+
+class ToolCall(msgspec.Struct):
+    id: str
+    function: Function
+    type: Literal["function"] = "function"
+
+
+class FunctionDelta(msgspec.Struct):
+    arguments: str
+    name: str | UnsetType = UNSET
+
+
+class ToolCallDelta(msgspec.Struct):
+    """The first delta of a call has every member, later ones index and arguments alone."""
+
+    index: int
+    function: FunctionDelta
+    id: str | UnsetType = UNSET
+    type: Literal["function"] | UnsetType = UNSET
+
+
 class ChatDelta(msgspec.Struct):
     role: Literal["assistant"] | UnsetType = UNSET
-    content: str | UnsetType = UNSET
+    content: str | UnsetType | None = UNSET
+    reasoning_content: str | UnsetType = UNSET
     refusal: UnsetType | None = UNSET
+    tool_calls: list[ToolCallDelta] | UnsetType = UNSET
 
 
 class ChatChunkChoice(msgspec.Struct):
@@ -154,8 +183,10 @@ class ChatChunk(msgspec.Struct, kw_only=True):
 
 class ChatMessage(msgspec.Struct, kw_only=True):
     role: Literal["assistant"] = "assistant"
-    content: str
+    content: str | None
+    reasoning_content: str | UnsetType = UNSET
     refusal: None = None
+    tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct):

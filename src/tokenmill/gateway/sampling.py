@@ -9,6 +9,7 @@ from tokenmill.core.bounds import show
 from tokenmill.core.errors import ContextLengthExceeded, InvalidRequest, ModelNotFound, UnsupportedParameter
 from tokenmill.core.request import SamplingParams
 from tokenmill.gateway.served import ServedModel
+from tokenmill.gateway.structured import parse_grammar
 
 Body = Mapping[str, object]
 
@@ -59,6 +60,7 @@ def sampling_params(
         min_tokens=bounds.integer("min_tokens", body.get("min_tokens", 0)),
         max_tokens=max_tokens,
         ignore_eos=flag(body, "ignore_eos"),
+        grammar=parse_grammar(body),
     )
     bounds.sampling(params, vocab_size)
     return params

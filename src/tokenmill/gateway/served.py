@@ -26,6 +26,9 @@ class TextCodec(Protocol):
     @property
     def longest_token_bytes(self) -> int: ...
 
+    @property
+    def special_tokens(self) -> Mapping[str, int]: ...
+
     def encode(self, text: str, *, add_special: bool) -> list[int]: ...
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str: ...
@@ -35,6 +38,12 @@ class TextCodec(Protocol):
 
 class MessageTemplate(Protocol):
     """The part of a chat template the routes use."""
+
+    @property
+    def source(self) -> str: ...
+
+    @property
+    def reads_tools(self) -> bool: ...
 
     def render(
         self,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tokenmill.core import bounds
 from tokenmill.core.errors import InvalidRequest
 from tokenmill.gateway.body import read_json_object
-from tokenmill.gateway.chat import chat_prompt
+from tokenmill.gateway.chat_prompt import Conversation, chat_prompt, template_variables
 from tokenmill.gateway.http import Exchange
 from tokenmill.gateway.messages import parse_messages
 from tokenmill.gateway.openai_fields import DETOKENIZE, TOKENIZE
 from tokenmill.gateway.sampling import Body, check_model, encode, flag
 from tokenmill.gateway.served import ServedModel, Serving
+from tokenmill.gateway.tools.declared import parse_tools
 
 
 async def tokenize(serving: Serving, exchange: Exchange) -> None:
@@ -27,26 +30,32 @@ async def tokenize(serving: Serving, exchange: Exchange) -> None:
     )
 
 
-def _tokens(model: ServedModel, body: Body) -> tuple[list[int], list[str] | None]:
+def _tokens(model: ServedModel, body: Body) -> tuple[Sequence[int], list[str] | None]:
     wanted = flag(body, "return_token_strs")
     ids = _ids(model, body)
     return ids, [model.tokenizer.token_text(token) for token in ids] if wanted else None
 
 
-def _ids(model: ServedModel, body: Body) -> list[int]:
+def _ids(model: ServedModel, body: Body) -> Sequence[int]:
     if ("prompt" in body) == ("messages" in body):
         raise InvalidRequest("send either prompt or messages", param="prompt")
     if "prompt" in body:
-        if "add_generation_prompt" in body:
-            raise InvalidRequest("add_generation_prompt needs messages", param="add_generation_prompt")
+        for name in ("add_generation_prompt", "tools", "chat_template_kwargs"):
+            if name in body:
+                raise InvalidRequest(f"{name} needs messages", param=name)
         add_special = flag(body, "add_special_tokens", True)
         return encode(model, bounds.text("prompt", body["prompt"]), add_special=add_special)
     if flag(body, "add_special_tokens"):
         raise InvalidRequest(
             "add_special_tokens needs a prompt: chat templates add their own", param="add_special_tokens"
         )
-    messages = parse_messages(body["messages"])
-    return chat_prompt(model, messages, add_generation_prompt=flag(body, "add_generation_prompt", True))
+    conversation = Conversation(
+        parse_messages(body["messages"]),
+        parse_tools(body.get("tools", [])),
+        template_variables(body),
+        flag(body, "add_generation_prompt", True),
+    )
+    return chat_prompt(model, conversation).ids
 
 
 async def detokenize(serving: Serving, exchange: Exchange) -> None:

@@ -1,0 +1,40 @@
+"""JSON schemas of requests: bounded here, compiled by the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from tokenmill.core import bounds
+from tokenmill.core.bounds import show
+from tokenmill.core.errors import InvalidRequest
+from tokenmill.gateway.members import deeper_than
+
+Schema = Mapping[str, object]
+
+# Models that are unsure write white space without end; so much between two tokens of JSON is enough.
+_WHITESPACE = r"[ \n\r\t]{0,16}"
+
+
+def parse_schema(where: str, value: object) -> Schema:
+    """A schema that is an object, within the bounds of size and depth. Raises InvalidRequest."""
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"{where} must be a JSON schema, an object, not {show(value)}", param=where)
+    if (size := len(msgspec.json.encode(value))) > bounds.MAX_SCHEMA_BYTES:
+        raise InvalidRequest(
+            f"{where} must have at most {bounds.MAX_SCHEMA_BYTES} bytes, not {size}", param=where
+        )
+    if deeper_than(value, bounds.MAX_SCHEMA_DEPTH):
+        raise InvalidRequest(f"{where} must be at most {bounds.MAX_SCHEMA_DEPTH} levels deep", param=where)
+    return value
+
+
+def compiled_text(schema: Schema, *, strict: bool) -> str:
+    """The schema as the grammar compiler reads it.
+
+    Args:
+        strict: keywords the compiler cannot enforce are an error; otherwise they are passed over.
+    """
+    options = {"whitespace_pattern": _WHITESPACE, "lenient": not strict}
+    return msgspec.json.encode({**schema, "x-guidance": options}).decode()

@@ -1,0 +1,64 @@
+"""Which way of calling tools a model has, read from its chat template; the model's name says nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tokenmill.gateway.tools import generic, hermes, llama3, mistral, phi4
+from tokenmill.gateway.tools.declared import Tool
+from tokenmill.gateway.tools.syntax import Syntax
+
+Messages = Sequence[Mapping[str, object]]
+
+
+@dataclass(frozen=True)
+class Family:
+    """A way of telling tools to a model and of reading its calls.
+
+    Attributes:
+        described_by: who puts the tools before the model: the template from its variable `tools`, the
+            system message's member of that name, or text of ours.
+        short_ids: the template accepts only ids of calls with nine letters and digits.
+    """
+
+    syntax: Syntax
+    described_by: Literal["template", "system", "text"] = "template"
+    short_ids: bool = False
+
+    def prepare(self, messages: Messages, tools: Sequence[Tool]) -> tuple[Messages, Sequence[Mapping[str, object]]]:
+        """The messages for the template, and what it gets as its variable `tools`."""
+        if self.described_by == "text":
+            return generic.explained(messages, tools), []
+        if self.short_ids:
+            messages = mistral.with_short_ids(messages)
+        if self.described_by == "system":
+            return phi4.with_tools_in_system(messages, tools) if tools else messages, []
+        return messages, [tool.described() for tool in tools]
+
+
+GENERIC = Family(generic.SYNTAX, described_by="text")
+HERMES = Family(hermes.SYNTAX)
+LLAMA3 = Family(llama3.SYNTAX)
+MISTRAL_LISTED = Family(mistral.LISTED, short_ids=True)
+MISTRAL_NAMED = Family(mistral.NAMED, short_ids=True)
+PHI4 = Family(phi4.SYNTAX, described_by="system")
+
+
+def choose_family(template: str, reads_tools: bool) -> Family:
+    """The family whose marks the template's text bears.
+
+    A template that does not read tools, or whose calls have a form not known here, gets the generic way.
+    """
+    if "<|tool|>" in template and "message['tools']" in template.replace('"', "'"):
+        return PHI4
+    if not reads_tools:
+        return GENERIC
+    if mistral.NAMED.open in template:
+        return MISTRAL_NAMED if "[ARGS]" in template else MISTRAL_LISTED
+    if hermes.SYNTAX.open in template and "<function=" not in template:
+        return HERMES
+    if llama3.SYNTAX.open in template or '"parameters": dictionary' in template:
+        return LLAMA3
+    return GENERIC

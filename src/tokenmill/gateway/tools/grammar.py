@@ -1,0 +1,125 @@
+"""Grammars that hold a model to well-formed calls, in llguidance's dialect of Lark."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from tokenmill.core.bounds import MAX_CALLS
+from tokenmill.core.request import Grammar
+from tokenmill.gateway.json_schema import Schema, compiled_text
+from tokenmill.gateway.tools.declared import Offer, Tool
+from tokenmill.gateway.tools.syntax import Syntax
+
+_ANY_OBJECT: Schema = {"type": "object"}
+# Schemas of these keywords alone keep their meaning when undeclared arguments are ruled out.
+_PLAIN_KEYWORDS = frozenset(
+    {"$defs", "$schema", "default", "definitions", "description", "properties", "required", "title", "type"}
+)
+
+
+def call_grammar(
+    offer: Offer, syntax: Syntax, special_tokens: Mapping[str, int], content_schema: str | None = None
+) -> Grammar:
+    """What an answer of this request may be.
+
+    Where a call is required, its arguments follow the schema. Where the model is free to call, text is free
+    up to the marker that begins calls; from there on names are those of tools and arguments are JSON objects,
+    which follow the schema if the tool is strict.
+
+    Args:
+        content_schema: JSON schema of an answer that is no call; None for free text.
+    """
+    marked = _Marked(syntax, special_tokens)
+    if offer.mode == "required":
+        rules = [_rule("start", marked.text(syntax.before), "calls")]
+    elif content_schema is not None:
+        rules = [
+            # Two kinds of JSON are told apart by the marker, also where calls need none.
+            _rule("start", "content |", marked.text(syntax.before or syntax.open), "calls"),
+            _rule("content", "%json", content_schema),
+        ]
+    else:
+        rules = _free_until_calls(syntax, marked)
+    return Grammar("lark", "\n".join([*rules, *_calls(offer, syntax, marked)]) + "\n")
+
+
+def _free_until_calls(syntax: Syntax, marked: _Marked) -> list[str]:
+    opened = _rule("start", "TEXT | opening", marked.text(syntax.before.removeprefix(syntax.open)), "calls")
+    text = "TEXT: /(.|\\n)*/"
+    if syntax.bare:  # what begins as a call is one
+        opened += " | calls"
+        text += f" & ~/{re.escape(syntax.head.partition('{name}')[0])}(.|\\n)*/"
+    trigger = f"TEXT {_quoted(syntax.open)}"
+    if (token := marked.ids.get(syntax.open)) is None:
+        return [opened, f"opening[lazy]: {trigger}", text]
+    return [opened, f"opening: TEXT <[{token}]> | opening_text", f"opening_text[lazy]: {trigger}", text]
+
+
+def _calls(offer: Offer, syntax: Syntax, marked: _Marked) -> list[str]:
+    """The rules of one or more calls and what closes them."""
+    tools = offer.callable
+    more = f"({_words(marked.text(syntax.between), 'call')}){{0,{MAX_CALLS - 1}}}" if offer.parallel else ""
+    rules = [
+        _rule("calls", "call", more, marked.text(syntax.after)),
+        _rule("call", " | ".join(f"call_{number}" for number in range(len(tools)))),
+    ]
+    for number, tool in enumerate(tools):
+        head, _, tail = syntax.call(tool.name, "\0").partition("\0")
+        schema, strict = _arguments(tool, offer)
+        rules += [
+            _rule(f"call_{number}", marked.text(head), f"arguments_{number}", marked.text(tail)),
+            _rule(f"arguments_{number}", "%json", compiled_text(schema, strict=strict)),
+        ]
+    return rules
+
+
+def _arguments(tool: Tool, offer: Offer) -> tuple[Schema, bool]:
+    """The schema that is enforced, and whether all of it must be enforceable."""
+    if tool.strict:
+        return tool.parameters, True
+    if offer.mode == "auto":
+        return _ANY_OBJECT, False
+    return _closed(tool.parameters), False
+
+
+def _closed(schema: Schema) -> Schema:
+    """Rules out undeclared arguments, which a model may add without end, where none was meant."""
+    properties = schema.get("properties")
+    required = schema.get("required", [])
+    declared = isinstance(properties, dict) and isinstance(required, list) and {*required} <= {*properties}
+    if declared and properties and _PLAIN_KEYWORDS.issuperset(schema):
+        return {**schema, "additionalProperties": False}
+    return schema
+
+
+class _Marked:
+    """Text as grammar, its markers as tokens where the tokenizer has such tokens."""
+
+    def __init__(self, syntax: Syntax, special_tokens: Mapping[str, int]) -> None:
+        self.ids = syntax.special(special_tokens)
+        self._split = re.compile(f"({'|'.join(map(re.escape, self.ids))})" if self.ids else r"(\Z)")
+
+    def text(self, text: str) -> str:
+        """A marker may be written as its token or, by a model that does, in pieces."""
+        pieces = filter(None, self._split.split(text))
+        return _words(
+            *(
+                f"(<[{self.ids[piece]}]> | {_quoted(piece)})" if piece in self.ids else _quoted(piece)
+                for piece in pieces
+            )
+        )
+
+
+def _rule(name: str, *parts: str) -> str:
+    return f"{name}: {_words(*parts)}"
+
+
+def _words(*parts: str) -> str:
+    return " ".join(filter(None, parts))
+
+
+def _quoted(text: str) -> str:
+    return msgspec.json.encode(text).decode()
