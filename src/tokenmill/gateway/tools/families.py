@@ -11,6 +11,7 @@ from tokenmill.gateway.tools.declared import Tool
 from tokenmill.gateway.tools.syntax import Syntax
 
 Messages = Sequence[Mapping[str, object]]
+Described = Sequence[Mapping[str, object]]
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Family:
     described_by: Literal["template", "system", "text"] = "template"
     short_ids: bool = False
 
-    def prepare(self, messages: Messages, tools: Sequence[Tool]) -> tuple[Messages, Sequence[Mapping[str, object]]]:
+    def prepare(self, messages: Messages, tools: Sequence[Tool]) -> tuple[Messages, Described]:
         """The messages for the template, and what it gets as its variable `tools`."""
         if self.described_by == "text":
             return generic.explained(messages, tools), []
