@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from typing import Any
 
 import pytest
 
 from support.gateways import COMPLETIONS, CREATED, Gateway, completion, make_gateway
-from support.scripted import BOS, ENGINE_MAX_LEN, MAX_MODEL_LEN, MODEL, words
+from support.scripted import BOS, ENGINE_MAX_LEN, MAX_MODEL_LEN, MODEL, ByteTokenizer, words
 from tokenmill.core.delta import Delta, TokenLogprob, TopLogprob, Usage
 from tokenmill.core.request import GenerateRequest
 
@@ -114,7 +115,7 @@ async def test_echo_begins_with_the_prompt(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_echo_of_no_tokens_is_the_prompt_and_asks_no_replica(gateway: Gateway, stream: bool) -> None:
+async def test_echo_of_no_tokens_is_the_prompt(gateway: Gateway, stream: bool) -> None:
     body = completion(
         "hi", echo=True, max_tokens=0, stream_options={"include_usage": True} if stream else None
     )
@@ -126,13 +127,13 @@ async def test_echo_of_no_tokens_is_the_prompt_and_asks_no_replica(gateway: Gate
         text, usage = answer["choices"][0]["text"], answer["usage"]
     assert text == "hi"
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == (3, 0)
-    assert gateway.replica.requests == []
+    assert gateway.replica.requests[0].sampling.max_tokens == 0
 
 
 async def test_echo_of_no_tokens_takes_a_prompt_that_fills_the_context(gateway: Gateway) -> None:
-    full = completion([104] * MAX_MODEL_LEN, echo=True, max_tokens=0)
+    full = completion([104] * ENGINE_MAX_LEN, echo=True, max_tokens=0)
     answer = (await gateway.post(COMPLETIONS, full)).json()
-    assert answer["choices"][0]["text"] == "h" * MAX_MODEL_LEN
+    assert answer["choices"][0]["text"] == "h" * ENGINE_MAX_LEN
     refused = await gateway.post(COMPLETIONS, completion("h" * MAX_MODEL_LEN, echo=True, max_tokens=0))
     error = refused.json()["error"]
     assert (error["code"], error["param"]) == ("context_length_exceeded", "prompt")
@@ -145,10 +146,125 @@ async def test_the_output_bound_has_two_names_here_too(gateway: Gateway) -> None
     assert refused.json()["error"]["param"] == "max_tokens"
 
 
-async def test_best_of_is_taken_where_it_changes_nothing(gateway: Gateway) -> None:
-    assert (await gateway.post(COMPLETIONS, completion(n=2, best_of=2))).status_code == 200
-    refused = await gateway.post(COMPLETIONS, completion(n=1, best_of=2))
-    assert refused.json()["error"]["param"] == "best_of"
+async def lists_of(gateway: Gateway, body: dict[str, object], stream: bool) -> tuple[str, dict[str, Any]]:
+    """Text and joined log-probability lists of the first choice."""
+    if not stream:
+        choice = (await gateway.post(COMPLETIONS, body)).json()["choices"][0]
+        return choice["text"], choice["logprobs"]
+    found = [chunk["choices"][0] for chunk in await gateway.stream(COMPLETIONS, body)]
+    lists = [choice["logprobs"] for choice in found if choice["logprobs"]]
+    return (
+        "".join(choice["text"] for choice in found),
+        {key: [item for one in lists for item in one[key]] for key in lists[0]},
+    )
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("max_tokens", [0, 1, 2])
+async def test_echo_with_logprobs_goes_from_the_prompt_into_the_completion(
+    gateway: Gateway, stream: bool, max_tokens: int
+) -> None:
+    body = completion([104, 105, 33], echo=True, logprobs=1, max_tokens=max_tokens)
+    text, lists = await lists_of(gateway, body, stream)
+    answer = words(gateway.replica.requests[0], 0)[:max_tokens]
+    assert text == "hi!" + "".join(answer)
+    assert lists["tokens"] == ["h", "i", "!", *answer]
+    assert lists["token_logprobs"] == [None, -1.0, -2.0, *[-0.5] * max_tokens]
+    assert lists["top_logprobs"][:2] == [None, {" alt0": -1.0, "i": -1.0}]
+    assert lists["text_offset"] == [0, 1, 2, 3, 8][: 3 + max_tokens]
+    assert gateway.replica.requests[0].sampling.prompt_logprobs == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_echo_with_no_alternatives_tells_the_tokens_alone(gateway: Gateway, stream: bool) -> None:
+    text, lists = await lists_of(gateway, completion("hi", echo=True, logprobs=0, max_tokens=1), stream)
+    # The beginning of the sequence is a token of the prompt and not of its text.
+    assert lists["tokens"][:3] == ["<s>", "h", "i"]
+    assert lists["text_offset"] == [0, 0, 1, 2]
+    assert lists["top_logprobs"][1:3] == [{"h": -1.0}, {"i": -2.0}]
+    assert text.startswith("hi ")
+
+
+async def test_a_harness_that_scores_prompts_can_slice_by_its_own_tokens(gateway: Gateway) -> None:
+    prompts = [[1, 2, 3, 4], [5, 6]]
+    answer = await gateway.post(
+        COMPLETIONS, completion(prompts, echo=True, logprobs=1, max_tokens=1, temperature=0, seed=1234)
+    )
+    for prompt, choice in zip(prompts, answer.json()["choices"], strict=True):
+        assert len(choice["logprobs"]["token_logprobs"]) == len(prompt) + 1
+        assert choice["logprobs"]["token_logprobs"][1:-1] == [-float(at) for at in range(1, len(prompt))]
+
+
+class LeadingSpace(ByteTokenizer):
+    first_token_strips_space = True
+
+
+async def test_offsets_of_an_echo_do_not_count_a_space_its_text_lacks() -> None:
+    gateway = make_gateway(tokenizer=LeadingSpace())
+    _, lists = await lists_of(gateway, completion([32, 104, 105], echo=True, logprobs=0), False)
+    assert lists["text_offset"][:3] == [0, 0, 1]
+
+
+async def test_log_probabilities_of_the_prompt_come_by_token_id(gateway: Gateway) -> None:
+    body = completion([[104, 0], [105]], prompt_logprobs=1, max_tokens=0)
+    choices = (await gateway.post(COMPLETIONS, body)).json()["choices"]
+    alternative = {"logprob": -1.0, "rank": 1, "decoded_token": " alt0"}
+    assert [choice["prompt_logprobs"] for choice in choices] == [[None, {"0": alternative}], [None]]
+    first = (await gateway.post(COMPLETIONS, completion([104, 105], prompt_logprobs=0))).json()["choices"][0]
+    assert first["prompt_logprobs"] == [None, {"105": {"logprob": -1.0, "rank": 2, "decoded_token": "i"}}]
+    assert first["logprobs"] is None
+    plain = (await gateway.post(COMPLETIONS, completion())).json()["choices"][0]
+    assert "prompt_logprobs" not in plain
+
+
+async def test_each_list_has_the_alternatives_it_was_asked_for(gateway: Gateway) -> None:
+    body = completion([104, 105], echo=True, logprobs=1, prompt_logprobs=3, max_tokens=1)
+    choice = (await gateway.post(COMPLETIONS, body)).json()["choices"][0]
+    assert gateway.replica.requests[0].sampling.prompt_logprobs == 3
+    assert gateway.replica.requests[0].sampling.logprobs == 1
+    assert len(choice["prompt_logprobs"][1]) == 4
+    assert len(choice["logprobs"]["top_logprobs"][1]) == 2
+
+
+CHANCES = (-3.0, -1.0, -2.0, -1.0)
+
+
+async def of_given_chances(request: GenerateRequest) -> AsyncGenerator[Delta, None]:
+    """Choice 0 has one token of -3, choice 1 two of -1, choice 2 one of -2, choice 3 one of -1."""
+    for index in range(request.sampling.n):
+        token = TokenLogprob(7, "x", b"x", CHANCES[index])
+        count = 2 if index == 1 else 1
+        yield Delta(
+            index=index,
+            text=str(index),
+            logprobs=(token,) * count if request.sampling.logprobs is not None else (),
+            finish_reason="stop",
+            usage=Usage(len(request.prompt_ids), count),
+        )
+
+
+async def test_best_of_shows_the_likeliest_by_mean_and_counts_all() -> None:
+    gateway = make_gateway(of_given_chances)
+    answer = (await gateway.post(COMPLETIONS, completion([[1], [2]], n=3, best_of=4, echo=True))).json()
+    # by their means; of the two equal ones the earlier is first, though it is longer
+    assert [(choice["index"], choice["text"][1:]) for choice in answer["choices"]] == [
+        (0, "1"),
+        (1, "3"),
+        (2, "2"),
+        (3, "1"),
+        (4, "3"),
+        (5, "2"),
+    ]
+    assert [choice["text"][0] for choice in answer["choices"]] == ["\x01"] * 3 + ["\x02"] * 3
+    assert {choice["logprobs"] for choice in answer["choices"]} == {None}
+    assert (answer["usage"]["prompt_tokens"], answer["usage"]["completion_tokens"]) == (2, 10)
+    assert [request.sampling.n for request in gateway.replica.requests] == [4, 4]
+
+
+async def test_best_of_equal_to_n_is_n(gateway: Gateway) -> None:
+    await gateway.post(COMPLETIONS, completion(n=2, best_of=2))
+    await gateway.stream(COMPLETIONS, completion(n=2, best_of=2))
+    assert [(r.sampling.n, r.sampling.logprobs) for r in gateway.replica.requests] == [(2, None)] * 2
 
 
 async def parts_of_characters(request: GenerateRequest) -> AsyncGenerator[Delta, None]:

@@ -124,9 +124,18 @@ COMPLETION_CASES: dict[str, tuple[object, str, str | None]] = {
     "too long": (completion("x " * 600), "context_length_exceeded", "prompt"),
     "no tokens asked": (completion(max_tokens=0), "invalid_value", "max_tokens"),
     "many logprobs": (completion(logprobs=6), "invalid_value", "logprobs"),
-    "echo with logprobs": (completion(logprobs=1, echo=True), "unsupported_parameter", "echo"),
+    "prompt_logprobs above the bound": (completion(prompt_logprobs=21), "invalid_value", "prompt_logprobs"),
+    "prompt_logprobs of all": (completion(prompt_logprobs=-1), "invalid_value", "prompt_logprobs"),
+    "prompt_logprobs in a stream": (
+        completion(prompt_logprobs=1, stream=True),
+        "invalid_value",
+        "prompt_logprobs",
+    ),
     "suffix": (completion(suffix="x"), "unsupported_parameter", "suffix"),
-    "best_of": (completion(best_of=3), "unsupported_parameter", "best_of"),
+    "best_of below n": (completion(n=3, best_of=2), "invalid_value", "best_of"),
+    "best_of above the bound": (completion(best_of=17), "invalid_value", "best_of"),
+    "best_of in a stream": (completion(best_of=3, stream=True), "invalid_value", "best_of"),
+    "best_of times prompts": (completion(["x"] * 17, best_of=16), "invalid_value", "best_of"),
     "messages": (completion(messages=[]), "unsupported_parameter", "messages"),
 }
 

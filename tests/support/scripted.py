@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import struct
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -17,6 +18,7 @@ from tokenmill.fleet.replica import ReplicaStats
 MODEL = "org/tiny"
 BOS = 256
 VOCAB = 300
+HIDDEN = 4
 MAX_MODEL_LEN = 512
 # What fits the engine's memory is less than what fits the model, so that both refusals can be met.
 ENGINE_MAX_LEN = 500
@@ -29,6 +31,7 @@ class ByteTokenizer:
 
     # More than the one byte of every token here, so that a text can be too long before and after encoding.
     longest_token_bytes = 4
+    first_token_strips_space = False
 
     special_tokens: Mapping[str, int] = MappingProxyType({})
 
@@ -38,6 +41,9 @@ class ByteTokenizer:
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         pieces = [bytes([i]) if i < 256 else b"" if skip_special else b"<s>" for i in ids]
         return b"".join(pieces).decode(errors="replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return b"" if token_id == BOS else bytes([token_id])
 
     def token_text(self, token_id: int) -> str:
         return "<s>" if token_id == BOS else bytes([token_id]).decode(errors="replace")
@@ -81,13 +87,45 @@ def words(request: GenerateRequest, index: int) -> list[str]:
 
 
 def logprob(word: str, alternatives: int) -> TokenLogprob:
-    top = tuple(TopLogprob(i, f" alt{i}", b" alt%d" % i, -1.0 - i) for i in range(alternatives))
-    return TokenLogprob(7, word, word.encode(), -0.5, top)
+    return TokenLogprob(7, word, word.encode(), -0.5, top_tokens(alternatives))
+
+
+def top_tokens(count: int) -> tuple[TopLogprob, ...]:
+    return tuple(TopLogprob(i, f" alt{i}", b" alt%d" % i, -1.0 - i) for i in range(count))
+
+
+def prompt_entries(request: GenerateRequest) -> tuple[TokenLogprob | None, ...]:
+    """Log-probabilities of a prompt: -1 for its second token, -2 for the third; ranks likewise."""
+    alternatives = request.sampling.prompt_logprobs
+    if alternatives is None:
+        return ()
+    name = ByteTokenizer().token_text
+    entries = [
+        TokenLogprob(token, name(token), bytes([token]), -float(place), top_tokens(alternatives), place + 1)
+        for place, token in enumerate(request.prompt_ids[1:], 1)
+    ]
+    return (None, *entries)
+
+
+def vector(prompt_ids: Sequence[int]) -> list[float]:
+    """The embedding of a prompt: numbers that float32 holds exactly, and different prompts do not share."""
+    digest = hashlib.sha256(repr(tuple(prompt_ids)).encode()).digest()
+    return [byte / 256 for byte in digest[:HIDDEN]]
 
 
 async def speak(request: GenerateRequest) -> AsyncGenerator[Delta, None]:
     """The default script: six words, or as many as max_tokens allows; choices take turns."""
     sampling = request.sampling
+    size = len(request.prompt_ids)
+    if request.pooling is not None:
+        data = struct.pack(f"<{HIDDEN}f", *vector(request.prompt_ids))
+        yield Delta(embedding=data, finish_reason="stop", usage=Usage(size, 0))
+        return
+    read = prompt_entries(request)
+    if sampling.max_tokens == 0:
+        for index in range(sampling.n):
+            yield Delta(index=index, finish_reason="length", usage=Usage(size, 0), prompt_logprobs=read)
+        return
     answers = [words(request, index) for index in range(sampling.n)]
     limit = min(sampling.max_tokens or 6, 6)
     for place in range(limit):
@@ -100,7 +138,8 @@ async def speak(request: GenerateRequest) -> AsyncGenerator[Delta, None]:
                 token_ids=(place,),
                 logprobs=(logprob(answer[place], sampling.logprobs or 0),) if wanted else (),
                 finish_reason=("length" if limit < 6 else "stop") if last else None,
-                usage=Usage(len(request.prompt_ids), limit, 2) if last else None,
+                usage=Usage(size, limit, 2) if last else None,
+                prompt_logprobs=read if place == 0 else (),
             )
             await asyncio.sleep(0)
 
@@ -127,7 +166,8 @@ class ScriptedReplica:
         self.requests.append(request)
         if self._draining:
             raise Draining("the replica takes no new requests")
-        if len(request.prompt_ids) + (request.sampling.max_tokens or 1) > ENGINE_MAX_LEN:
+        asked = 0 if request.pooling else request.sampling.max_tokens
+        if len(request.prompt_ids) + (1 if asked is None else asked) > ENGINE_MAX_LEN:
             raise ContextLengthExceeded("that can never fit")
         queue = self.running[request.request_id] = asyncio.Queue()
         producer = asyncio.create_task(self._produce(request, queue))

@@ -29,6 +29,8 @@ def merge(index: int, deltas: Sequence[Delta]) -> Delta:
         finish_reason=last.finish_reason,
         stop_reason=last.stop_reason,
         usage=last.usage,
+        prompt_logprobs=deltas[0].prompt_logprobs,
+        embedding=last.embedding,
     )
 
 

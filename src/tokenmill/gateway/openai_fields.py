@@ -134,7 +134,6 @@ _REFUSED = frozenset(
         "allowed_token_ids",
         "cache_salt",
         "logits_processors",
-        "prompt_logprobs",
         "truncate_prompt_tokens",
     }
 )
@@ -164,12 +163,20 @@ CHAT = Fields(
         "continue_final_message": only(False),
         "documents": only([]),
     },
-    refused=_REFUSED | {"audio", "chat_template", "moderation", "prompt", "suffix", "web_search_options"},
+    refused=_REFUSED
+    | {
+        "audio",
+        "chat_template",
+        "moderation",
+        "prompt",
+        "prompt_logprobs",
+        "suffix",
+        "web_search_options",
+    },
 )
 
 COMPLETIONS = Fields(
-    # best_of is implemented as far as it equals n.
-    implemented=_SHARED | {"prompt", "echo", "best_of"},
+    implemented=_SHARED | {"prompt", "echo", "best_of", "prompt_logprobs"},
     no_ops={
         **_NO_OPS,
         "suffix": only(""),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -104,15 +105,49 @@ class ChatLogprobs(msgspec.Struct):
 
 
 class CompletionLogprobs(msgspec.Struct):
-    tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
-    text_offset: list[int]
+    """One item a token in each list. Nothing precedes the first of a prompt, so it has no probability."""
+
+    tokens: list[str] = []
+    token_logprobs: list[float | None] = []
+    top_logprobs: list[dict[str, float] | None] = []
+    text_offset: list[int] = []
+
+    def add(self, token: str, logprob: float | None, top: dict[str, float] | None, offset: int) -> None:
+        self.tokens.append(token)
+        self.token_logprobs.append(logprob)
+        self.top_logprobs.append(top)
+        self.text_offset.append(offset)
+
+
+class PromptLogprob(msgspec.Struct):
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+# One item a token of the prompt, null for the first; by token id, as vLLM has it.
+PromptLogprobs = list[dict[str, PromptLogprob] | None]
 
 
 def clamp(logprob: float) -> float:
     """JSON has no infinities, and NaN never compares greater."""
     return logprob if logprob > MIN_LOGPROB else MIN_LOGPROB
+
+
+def prompt_logprobs(entries: Sequence[TokenLogprob | None], count: int) -> PromptLogprobs:
+    """Each token of the prompt with `count` alternatives, of which it may be one."""
+    found: PromptLogprobs = []
+    for entry in entries:
+        if entry is None:
+            found.append(None)
+            continue
+        items = {
+            str(top.token_id): PromptLogprob(clamp(top.logprob), rank, top.token)
+            for rank, top in enumerate(entry.top[:count], 1)
+        }
+        own = PromptLogprob(clamp(entry.logprob), entry.rank or 1, entry.token)
+        found.append({str(entry.token_id): own, **items})
+    return found
 
 
 def chat_logprobs(entries: tuple[TokenLogprob, ...]) -> ChatLogprobs:
@@ -213,6 +248,7 @@ class TextChoice(msgspec.Struct):
     text: str
     logprobs: CompletionLogprobs | None = None
     finish_reason: FinishReason | None = None
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
 class TextCompletion(msgspec.Struct, kw_only=True):
