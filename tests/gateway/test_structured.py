@@ -1,0 +1,93 @@
+"""Forms of the answer: which field asks for which grammar, and what those grammars allow."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from support.gateways import CHAT, COMPLETIONS, Gateway, chat, completion
+from support.grammars import GrammarCheck
+from tokenmill.core.request import Grammar
+from tokenmill.gateway.structured import parse_grammar
+
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+NAMED = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA, "strict": True}}
+
+# fields, texts that match, texts that do not
+FORMS: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
+    "json_object": (
+        {"response_format": {"type": "json_object"}},
+        ["{}", '{"a": [1, "}"]}', '{\n  "a": null}'],
+        ["[]", "1", "hello", "", "{'a': 1}"],
+    ),
+    "json_schema": (
+        {"response_format": NAMED},
+        ['{"n": 1}', '{"n":1}'],
+        ["{}", '{"n": "1"}', '{"m": 1}', "1"],
+    ),
+    "guided_json": ({"guided_json": SCHEMA}, ['{"n": 1}'], ["{}"]),
+    "guided_json as text": ({"guided_json": json.dumps(SCHEMA)}, ['{"n": 1}'], ["{}"]),
+    "guided_regex": ({"guided_regex": r"[ab]{2}/\d"}, ["ab/1", "bb/9"], ["ab", "abb/1", "ab/x"]),
+    "guided_choice": (
+        {"guided_choice": ["yes", 'a "b" \\ /', "é\n"]},
+        ["yes", 'a "b" \\ /', "é\n"],
+        ["no", "yesyes", "ye", ""],
+    ),
+    "guided_grammar": ({"guided_grammar": 'start: "a" ("b" | "c")+\n'}, ["ab", "acb"], ["a", "abd"]),
+    "structured json": ({"structured_outputs": {"json": SCHEMA}}, ['{"n": 1}'], ["{}"]),
+    "structured regex": ({"structured_outputs": {"regex": "a+"}}, ["aa"], ["b"]),
+    "structured choice": ({"structured_outputs": {"choice": ["a"]}}, ["a"], ["b"]),
+    "structured grammar": ({"structured_outputs": {"grammar": 'start: "a"'}}, ["a"], ["b"]),
+    "structured object": ({"structured_outputs": {"json_object": True, "regex": None}}, ["{}"], ["[]"]),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_each_form_allows_what_it_says(name: str) -> None:
+    fields, matching, other = FORMS[name]
+    grammar = parse_grammar(fields)
+    assert grammar is not None
+    check = GrammarCheck({})
+    assert check.error(grammar) == ""
+    assert [text for text in matching if not check.matches(grammar, text)] == []
+    assert [text for text in other if check.matches(grammar, text)] == []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"response_format": {"type": "text"}},
+        {"structured_outputs": {}},
+        {"structured_outputs": {"json_object": False}},
+    ],
+)
+def test_without_a_form_text_is_free(fields: dict[str, object]) -> None:
+    assert parse_grammar(fields) is None
+
+
+def test_a_strict_schema_must_be_enforceable() -> None:
+    odd = {"type": "string", "format": "no-such-format"}
+    for strict in (False, True):
+        members = {"name": "a", "schema": odd, "strict": strict}
+        grammar = parse_grammar({"response_format": {"type": "json_schema", "json_schema": members}})
+        assert grammar is not None
+        assert bool(GrammarCheck({}).error(grammar)) == strict
+
+
+def test_a_client_cannot_set_how_its_schema_is_compiled() -> None:
+    grammar = parse_grammar({"guided_json": {**SCHEMA, "x-guidance": {"whitespace_pattern": "x*"}}})
+    assert grammar is not None
+    assert not GrammarCheck({}).matches(grammar, '{x"n": 1}')
+
+
+@pytest.mark.parametrize(("path", "body"), [(CHAT, chat()), (COMPLETIONS, completion())])
+async def test_both_routes_pass_the_grammar_on(gateway: Gateway, path: str, body: dict[str, object]) -> None:
+    assert (await gateway.post(path, {**body, "guided_regex": "a+"})).status_code == 200
+    assert gateway.replica.requests[-1].sampling.grammar == Grammar("regex", "a+")
+    assert (await gateway.post(path, {**body, "response_format": NAMED})).status_code == 200
+    grammar = gateway.replica.requests[-1].sampling.grammar
+    assert grammar is not None
+    assert GrammarCheck({}).matches(grammar, '{"n": 1}')
