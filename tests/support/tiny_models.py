@@ -17,37 +17,75 @@ from tokenmill.models.source import open_model
 VOCAB = 160
 
 
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 1024,
+    "initializer_range": 0.2,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+    "tie_word_embeddings": False,
+}
+# Of each kind: names of its transformers configuration and model, and sizes of its own.
+KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "llama": ("LlamaConfig", "LlamaForCausalLM", {}),
+    "mistral": ("MistralConfig", "MistralForCausalLM", {}),
+    "qwen2": ("Qwen2Config", "Qwen2ForCausalLM", {}),
+    "qwen3": ("Qwen3Config", "Qwen3ForCausalLM", {}),
+    "gemma3": ("Gemma3TextConfig", "Gemma3ForCausalLM", {"tie_word_embeddings": True}),
+    "phi3": ("Phi3Config", "Phi3ForCausalLM", {"hidden_size": 96, "initializer_range": 0.14}),
+    "mixtral": ("MixtralConfig", "MixtralForCausalLM", {"num_local_experts": 5, "num_experts_per_tok": 2}),
+    "qwen3_moe": (
+        "Qwen3MoeConfig",
+        "Qwen3MoeForCausalLM",
+        {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 40},
+    ),
+}
+
+
 def save_tiny(kind: str, folder: Path, **changes: Any) -> Any:
-    """Writes a tiny checkpoint of `kind` (llama or mistral) and returns the transformers model, float32."""
+    """Writes a tiny checkpoint of a kind and returns the transformers model, float32.
+
+    `gemma3-pictures` is Gemma 3 with a vision part around it.
+    """
     import transformers
 
-    sizes: dict[str, Any] = {
-        "vocab_size": VOCAB,
-        "hidden_size": 48,
-        "intermediate_size": 80,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 6,
-        "num_key_value_heads": 2,
-        "head_dim": 16,
-        "max_position_embeddings": 1024,
-        "initializer_range": 0.2,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "tie_word_embeddings": False,
-    }
-    made = {
-        "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
-        "mistral": (transformers.MistralConfig, transformers.MistralForCausalLM),
-    }
-    config, model_class = made[kind]
+    if kind == "gemma3-pictures":
+        name, config = "Gemma3ForConditionalGeneration", _with_pictures(**changes)
+    else:
+        config_name, name, own = KINDS[kind]
+        config = getattr(transformers, config_name)(**{**SIZES, **own, **changes})
     torch.manual_seed(0)
-    model = model_class(config(**{**sizes, **changes})).eval().float()
+    model = getattr(transformers, name)(config).eval().float()
+    low, high = (-0.5, 0.5) if kind.startswith("gemma3") else (0.5, 1.5)  # Gemma stores norms less 1
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "norm" in name:
-                parameter.uniform_(0.5, 1.5)
+        for parameter_name, parameter in model.named_parameters():
+            if "norm" in parameter_name:
+                parameter.uniform_(low, high)
     model.save_pretrained(folder)
     return model
+
+
+def _with_pictures(**changes: Any) -> Any:
+    import transformers
+
+    vision = {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "image_size": 28,
+        "patch_size": 14,
+    }
+    return transformers.Gemma3Config(
+        text_config={**SIZES, "tie_word_embeddings": True, **changes}, vision_config=vision
+    )
 
 
 def load_tiny(folder: Path, *, num_blocks: int = 64, block_size: int = 16) -> ReferenceProgram:

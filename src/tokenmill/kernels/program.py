@@ -88,9 +88,10 @@ class Mlp:
 
 @dataclass(frozen=True)
 class Experts:
-    """h = weighted sum of the `active` experts that `router` ([experts, hidden]) scores highest for a row.
+    """h = weighted sum of the `active` experts that score highest for a row.
 
-    Weights are the softmax over all experts; with `renormalize` those of the chosen sum to 1.
+    `router` gives the scores: [experts, hidden], float32. Weights are their softmax over all experts; with
+    `renormalize` those of the chosen sum to 1.
     """
 
     router: Linear

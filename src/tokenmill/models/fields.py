@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import ItemsView, Mapping
+from collections.abc import Collection, ItemsView, Mapping
 
 from tokenmill.core.bounds import show
 from tokenmill.core.errors import ModelFileError
@@ -37,9 +37,10 @@ class Fields:
     def get(self, key: str) -> object:
         return self._values.get(key)
 
-    def is_null(self, key: str) -> bool:
-        """Present and null, where that means something else than absent."""
-        return key in self._values and self._values[key] is None
+    def filled(self, absent: Mapping[str, object], *, nullable: Collection[str]) -> Fields:
+        """Absent keys have these values. Under a `nullable` key null is a value of its own and stays."""
+        given = {k: v for k, v in self._values.items() if v is not None or k in nullable}
+        return Fields(self.label, {**absent, **given})
 
     def items(self) -> ItemsView[str, object]:
         return self._values.items()
@@ -61,16 +62,32 @@ class Fields:
             raise self.error(key, f"an integer from {low} to {high}, or {count} of them")
         return numbers
 
+    def list_of_integers(self, key: str, longest: int) -> list[int]:
+        """Any integers, at most `longest` of them; an absent list is empty."""
+        value = self._get(key, [])
+        if not isinstance(value, list) or len(value) > longest or not all(type(n) is int for n in value):
+            raise self.error(key, f"a list of at most {longest} integers")
+        return value
+
+    def number(self, key: str, low: float, high: float, default: float | None = None) -> float:
+        number = _number(self._get(key, default))
+        if not low <= number <= high:
+            raise self.error(key, f"a number from {low:g} to {high:g}")
+        return number
+
     def positive(self, key: str, default: float | None = None) -> float:
-        value = self._get(key, default)
-        number = math.nan
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            # JSON may hold an integer that no float can.
-            with contextlib.suppress(OverflowError):
-                number = float(value)
+        number = _number(self._get(key, default))
         if not 0 < number < math.inf:
             raise self.error(key, "a number above 0")
         return number
+
+    def positives(self, key: str, count: int) -> tuple[float, ...]:
+        """A list of `count` numbers above 0."""
+        value = self._get(key, None)
+        numbers = tuple(map(_number, value)) if isinstance(value, list) else ()
+        if len(numbers) != count or not all(0 < number < math.inf for number in numbers):
+            raise self.error(key, f"a list of {count} numbers above 0")
+        return numbers
 
     def text(self, key: str, default: str | None = None) -> str:
         value = self._get(key, default)
@@ -115,3 +132,12 @@ class Fields:
     def _get(self, key: str, default: object) -> object:
         value = self._values.get(key)
         return default if value is None else value
+
+
+def _number(value: object) -> float:
+    """NaN for what is no number."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        # JSON may hold an integer that no float can.
+        with contextlib.suppress(OverflowError):
+            return float(value)
+    return math.nan

@@ -2,145 +2,163 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from tokenmill.core.bounds import show
-from tokenmill.core.errors import ModelFileError
 from tokenmill.models.end_tokens import declared_ids
+from tokenmill.models.families import Family, family_of_class
 from tokenmill.models.fields import MAX_HEADS, MAX_LAYERS, MAX_POSITION, MAX_VOCAB, MAX_WIDTH, Fields
+from tokenmill.models.hf_layers import experts_of_layers, sliding_layers
+from tokenmill.models.hf_rope import read_rope, served_positions
 from tokenmill.models.json_file import read_json_object
-from tokenmill.models.spec import LayerSpec, ModelSpec, RopeSpec
+from tokenmill.models.spec import ExpertsSpec, LayerSpec, ModelSpec
 
 MAX_CONFIG_BYTES = 4 << 20
 
+_ACTIVATIONS: Mapping[str, Literal["silu", "gelu_tanh"]] = {
+    "silu": "silu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}
+# Keys where null says something else than an absent key: all heads, hidden / heads, no window.
+_NULLABLE = ("num_key_value_heads", "head_dim", "sliding_window")
+# Features no architecture here computes; a file that asks for one would be computed wrongly.
+_UNSUPPORTED = (
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
+    "use_bidirectional_attention",
+    "shared_expert_intermediate_size",
+    "n_shared_experts",
+)
+
 
 @dataclass(frozen=True)
-class _Family:
-    """Mistral is Llama with a window. What differs is what an absent key means."""
+class ModelConfig:
+    """The configuration of a folder.
 
-    max_position: int
-    kv_heads: int | None = None
-    window: int | None = None
+    Attributes:
+        whole: config.json.
+        text: the part of it that describes the language model; absent keys have the family's values.
+        generation: generation_config.json; empty where there is none.
+    """
+
+    family: Family
+    whole: Fields
+    text: Fields
+    generation: Fields
 
 
-_LLAMA = _Family(max_position=2048)
-_MISTRAL = _Family(max_position=131072, kv_heads=8, window=4096)
-# By `architectures`, and by `model_type` for files without it.
-_FAMILIES: Mapping[str, _Family] = {
-    "LlamaForCausalLM": _LLAMA,
-    "MistralForCausalLM": _MISTRAL,
-    "llama": _LLAMA,
-    "mistral": _MISTRAL,
-}
+def read_config(folder: Path) -> ModelConfig:
+    """Reads config.json and generation_config.json, and finds the family.
+
+    Raises:
+        ModelFileError: no config.json, or an unsupported architecture or feature.
+    """
+    whole = Fields("config.json", read_json_object(folder / "config.json", MAX_CONFIG_BYTES))
+    listed = whole.strings("architectures")
+    family = family_of_class(listed[0] if listed else "", whole.text("model_type", ""))
+    text = whole.nested("text_config") if "text_config" in whole else whole
+    text = text.filled(family.absent, nullable=_NULLABLE)
+    for key in _UNSUPPORTED:
+        if text.get(key):
+            raise text.error(key, "absent: it is not supported")
+    return ModelConfig(family, whole, text, _generation(folder))
 
 
 def read_spec(folder: Path, *, has_lm_head: bool) -> ModelSpec:
-    """The model that config.json describes, with the ends of generation_config.json too.
+    """The model that a folder's configuration describes: see `spec_from`."""
+    return spec_from(read_config(folder), has_lm_head=has_lm_head)
+
+
+def spec_from(config: ModelConfig, *, has_lm_head: bool) -> ModelSpec:
+    """The model, with the ends of generation_config.json too.
 
     Raises:
-        ModelFileError: no config.json, an unsupported architecture or feature, or an unusable value.
+        ModelFileError: an unsupported feature or an unusable value.
     """
-    config = Fields("config.json", read_json_object(folder / "config.json", MAX_CONFIG_BYTES))
-    family = _family(config)
-    _refuse_unsupported(config)
-    max_position = config.integer("max_position_embeddings", 1, MAX_POSITION, family.max_position)
-    vocab_size = config.integer("vocab_size", 1, MAX_VOCAB)
-    layer = _layer(config, family, max_position)
-    files = (_generation(folder), config)
+    text, family = config.text, config.family
+    vocab_size = text.integer("vocab_size", 1, MAX_VOCAB)
+    hidden = text.integer("hidden_size", 1, MAX_WIDTH)
+    layers, max_position = _layers(text, family)
+    files = (config.generation, config.whole, text)
     return ModelSpec(
-        architecture="llama",
+        architecture=family.architecture,
         vocab_size=vocab_size,
-        hidden=config.integer("hidden_size", 1, MAX_WIDTH),
-        layers=(layer,) * config.integer("num_hidden_layers", 1, MAX_LAYERS),
-        norm_eps=config.positive("rms_norm_eps", 1e-6),
+        hidden=hidden,
+        layers=layers,
+        norm_eps=text.positive("rms_norm_eps"),
         max_position=max_position,
-        tied_embeddings=config.flag("tie_word_embeddings", False) or not has_lm_head,
+        tied_embeddings=text.flag("tie_word_embeddings", False) or not has_lm_head,
+        embedding_scale=math.sqrt(hidden) if family.scaled_embeddings else 1.0,
         bos_id=next(declared_ids("bos", files, vocab_size), None),
         eos_ids=tuple(dict.fromkeys(declared_ids("eos", files, vocab_size))),
     )
 
 
-def _family(config: Fields) -> _Family:
-    listed = config.strings("architectures")
-    name = listed[0] if listed else config.text("model_type", "")
-    if name not in _FAMILIES:
-        raise ModelFileError(
-            f"config.json: architecture {show(name)} is not supported; supported are LlamaForCausalLM and "
-            "MistralForCausalLM"
+def _layers(text: Fields, family: Family) -> tuple[tuple[LayerSpec, ...], int]:
+    """The layers, and the longest context they can be served at."""
+    count = text.integer("num_hidden_layers", 1, MAX_LAYERS)
+    heads, kv_heads, head_dim = _heads(text)
+    trained = text.integer("max_position_embeddings", 1, MAX_POSITION)
+    rope = read_rope(text, family, head_dim, trained)
+    local = read_rope(text, family, head_dim, trained, local=True) if family.local_rope else rope
+    max_position = served_positions(rope, family, trained)
+    window = _window(text, max_position)
+    configured = family.biases == "configured" and text.flag("attention_bias", False)
+
+    def layer(slides: bool, experts: ExpertsSpec | None) -> LayerSpec:
+        width = family.experts.width if family.experts and experts else "intermediate_size"
+        return LayerSpec(
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            intermediate=text.integer(width, 1, MAX_WIDTH),
+            scale=text.positive(family.score_key, head_dim) ** -0.5,
+            rope=local if slides else rope,
+            window=window if slides else None,
+            qkv_bias=configured or family.biases == "qkv",
+            out_bias=configured,
+            mlp_bias=family.mlp_bias and text.flag("mlp_bias", False),
+            qk_norm=family.qk_norm,
+            post_norms=family.post_norms,
+            activation=_activation(text, family.activation_key),
+            experts=experts,
         )
-    return _FAMILIES[name]
+
+    kinds = zip(sliding_layers(text, family, count), experts_of_layers(text, family, count), strict=True)
+    return tuple(layer(slides, experts) for slides, experts in kinds), max_position
 
 
-def _refuse_unsupported(config: Fields) -> None:
-    if config.text("hidden_act", "silu") != "silu":
-        raise config.error("hidden_act", "silu; other activations are not supported")
-
-
-def _layer(config: Fields, family: _Family, max_position: int) -> LayerSpec:
-    hidden = config.integer("hidden_size", 1, MAX_WIDTH)
-    heads = config.integer("num_attention_heads", 1, MAX_HEADS)
-    absent = heads if config.is_null("num_key_value_heads") else family.kv_heads or heads
-    kv_heads = config.integer("num_key_value_heads", 1, MAX_HEADS, absent)
+def _heads(text: Fields) -> tuple[int, int, int]:
+    """Query heads, KV heads, and the size of one."""
+    hidden = text.integer("hidden_size", 1, MAX_WIDTH)
+    heads = text.integer("num_attention_heads", 1, MAX_HEADS)
+    kv_heads = text.integer("num_key_value_heads", 1, MAX_HEADS, heads)
     if heads % kv_heads:
-        raise config.error("num_key_value_heads", f"a divisor of num_attention_heads, {heads}")
-    if "head_dim" not in config and hidden % heads:
-        raise config.error("head_dim", f"given: hidden_size {hidden} is no multiple of {heads} heads")
-    head_dim = config.integer("head_dim", 2, MAX_WIDTH, hidden // heads)
+        raise text.error("num_key_value_heads", f"a divisor of num_attention_heads, {heads}")
+    if "head_dim" not in text and hidden % heads:
+        raise text.error("head_dim", f"given: hidden_size {hidden} is no multiple of {heads} heads")
+    head_dim = text.integer("head_dim", 2, MAX_WIDTH, hidden // heads)
     if head_dim % 2:
-        raise config.error("head_dim", "even")
-    attention_bias = config.flag("attention_bias", False)
-    return LayerSpec(
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        intermediate=config.integer("intermediate_size", 1, MAX_WIDTH),
-        scale=head_dim**-0.5,
-        rope=_rope(config, head_dim, max_position),
-        window=_window(config, family, max_position),
-        qkv_bias=attention_bias,
-        out_bias=attention_bias,
-        mlp_bias=config.flag("mlp_bias", False),
-    )
+        raise text.error("head_dim", "even")
+    return heads, kv_heads, head_dim
 
 
-def _window(config: Fields, family: _Family, max_position: int) -> int | None:
-    """None where the window is as long as the context, or the family has none."""
-    if family.window is None or config.is_null("sliding_window"):
+def _window(text: Fields, max_position: int) -> int | None:
+    """None where there is none, or it is as long as the context."""
+    if "sliding_window" not in text:
         return None
-    window = config.integer("sliding_window", 1, MAX_POSITION, family.window)
+    window = text.integer("sliding_window", 1, MAX_POSITION)
     return window if window < max_position else None
 
 
-def _rope(config: Fields, head_dim: int, max_position: int) -> RopeSpec:
-    """From `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (before)."""
-    rope = config.nested("rope_parameters" if "rope_parameters" in config else "rope_scaling")
-    theta = rope.positive("rope_theta", config.positive("rope_theta", 10000.0))
-    share = rope.positive("partial_rotary_factor", config.positive("partial_rotary_factor", 1.0))
-    if share != 1:
-        raise ModelFileError(f"config.json: partial_rotary_factor {share} is not supported; supported is 1")
-    kind = rope.text("rope_type", rope.text("type", "default"))
-    if kind == "default":
-        return RopeSpec(theta=theta, dim=head_dim)
-    if kind == "linear":
-        return RopeSpec(theta=theta, dim=head_dim, kind="linear", factor=rope.positive("factor"))
-    if kind != "llama3":
-        raise ModelFileError(
-            f"config.json: rope type {show(kind)} is not supported; supported are default, linear and llama3"
-        )
-    low, high = rope.positive("low_freq_factor"), rope.positive("high_freq_factor")
-    if low >= high:
-        raise rope.error("low_freq_factor", f"below high_freq_factor, {high}")
-    return RopeSpec(
-        theta=theta,
-        dim=head_dim,
-        kind="llama3",
-        factor=rope.positive("factor"),
-        low_freq_factor=low,
-        high_freq_factor=high,
-        original_max_position=rope.integer("original_max_position_embeddings", 1, MAX_POSITION, max_position),
-    )
+def _activation(text: Fields, key: str) -> Literal["silu", "gelu_tanh"]:
+    found = _ACTIVATIONS.get(text.text(key))
+    if found is None:
+        raise text.error(key, f"{' or '.join(_ACTIVATIONS)}; other activations are not supported")
+    return found
 
 
 def _generation(folder: Path) -> Fields:

@@ -9,10 +9,11 @@ from tokenmill.core.errors import ModelFileError
 from tokenmill.models.gguf_config import read_family, spec_of
 from tokenmill.models.gguf_parts import model_name, open_parts
 from tokenmill.models.gguf_weights import stored_tensors
-from tokenmill.models.hf_config import read_spec
+from tokenmill.models.hf_config import read_config, spec_from
 from tokenmill.models.quantized.config import read_quantization
 from tokenmill.models.quantized.modules import open_modules
 from tokenmill.models.safetensors_file import open_folder
+from tokenmill.models.safetensors_names import canonical_tensors, plain_tensors
 from tokenmill.models.spec import ModelSpec
 from tokenmill.models.stored_weights import StoredWeights, select
 from tokenmill.models.tokenizer_files import TokenizerFiles
@@ -68,9 +69,11 @@ def _open_folder(folder: Path) -> ModelSource:
         )
     listed, files = open_folder(folder)
     try:
-        stored = open_modules(listed, read_quantization(folder), folder.name)
-        spec = read_spec(folder, has_lm_head="lm_head.weight" in stored)
-        tensors = select(spec, stored, folder.name)
+        config = read_config(folder)
+        opened = open_modules(listed, read_quantization(folder), folder.name)
+        plain = plain_tensors(opened, config.family, folder.name)
+        spec = spec_from(config, has_lm_head="lm_head.weight" in plain)
+        tensors = select(spec, canonical_tensors(plain, spec, folder.name), folder.name)
     except BaseException:
         for file in files:
             file.close()

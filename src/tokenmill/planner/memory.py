@@ -58,10 +58,9 @@ class MemoryPlan:
 
 
 def weight_bytes(spec: ModelSpec, matrix_format: str) -> int:
-    """Bytes of all weights when matrices and biases are held in `matrix_format` and norms in F32."""
-    return sum(
-        nbytes("F32" if t.name.endswith("norm.weight") else matrix_format, t.shape) for t in spec.tensors()
-    )
+    """Bytes of all weights when matrices and biases are held in `matrix_format`, norms and routers in F32."""
+    in_float = ("norm.weight", ".mlp.gate.weight")
+    return sum(nbytes("F32" if t.name.endswith(in_float) else matrix_format, t.shape) for t in spec.tensors())
 
 
 def kv_bytes_per_token(spec: ModelSpec, element_bytes: int) -> int:

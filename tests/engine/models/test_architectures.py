@@ -1,4 +1,4 @@
-"""Logits of the Llama family against transformers, in prefill, in pieces, and in paged decode."""
+"""Logits of every architecture against transformers, in prefill, in pieces, and in paged decode."""
 
 from __future__ import annotations
 
@@ -12,31 +12,82 @@ from support.tiny_models import VOCAB, load_tiny, save_tiny, step_of
 
 TOLERANCE = 1e-4
 
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0 + 0.05 * pair for pair in range(6)],
+    "long_factor": [1.5 + 0.5 * pair for pair in range(6)],
+    "partial_rotary_factor": 0.75,
+}
+LOCAL_AND_GLOBAL = {
+    "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+    "full_attention": {"rope_type": "linear", "rope_theta": 1000000.0, "factor": 8.0},
+}
+SLIDING = ["sliding_attention", "full_attention", "sliding_attention"]
+
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
     "llama-tied": ("llama", {"tie_word_embeddings": True}),
     "llama-biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
     "llama-multi-head": ("llama", {"num_key_value_heads": 6}),
     "llama-one-kv-head": ("llama", {"num_key_value_heads": 1}),
-    "llama3-rope": (
-        "llama",
-        {
-            "rope_parameters": {
-                "rope_type": "llama3",
-                "rope_theta": 10000.0,
-                "factor": 8.0,
-                "low_freq_factor": 1.0,
-                "high_freq_factor": 4.0,
-                "original_max_position_embeddings": 64,
-            }
-        },
-    ),
+    "llama-gelu": ("llama", {"hidden_act": "gelu_pytorch_tanh"}),
+    "llama3-rope": ("llama", {"rope_parameters": LLAMA3}),
     "llama-linear-rope": (
         "llama",
         {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}},
     ),
+    "llama-dynamic-rope": (
+        "llama",
+        {
+            "max_position_embeddings": 256,
+            "rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0},
+        },
+    ),
+    "llama-yarn": ("llama", {"rope_parameters": YARN}),
     "mistral": ("mistral", {"sliding_window": None}),
     "mistral-window": ("mistral", {"sliding_window": 40}),
+    "qwen2": ("qwen2", {}),
+    "qwen2-windows": (
+        "qwen2",
+        {"use_sliding_window": True, "sliding_window": 40, "max_window_layers": 1},
+    ),
+    "qwen3": ("qwen3", {}),
+    "qwen3-tied-yarn": ("qwen3", {"tie_word_embeddings": True, "rope_parameters": YARN}),
+    "gemma3": ("gemma3", {"sliding_window": 40, "layer_types": SLIDING}),
+    "gemma3-scaled": (
+        "gemma3",
+        {
+            "sliding_window": 200,
+            "layer_types": SLIDING,
+            "query_pre_attn_scalar": 30,
+            "rope_parameters": LOCAL_AND_GLOBAL,
+        },
+    ),
+    "gemma3-pictures": ("gemma3-pictures", {"sliding_window": 40, "layer_types": SLIDING}),
+    "phi3": ("phi3", {}),
+    "phi3-window": ("phi3", {"sliding_window": 40}),
+    "phi3-longrope-short": (
+        "phi3",
+        {"rope_parameters": LONGROPE, "original_max_position_embeddings": 1024},
+    ),
+    "phi3-longrope-long": (
+        "phi3",
+        {"rope_parameters": LONGROPE, "original_max_position_embeddings": 64},
+    ),
+    "mixtral": ("mixtral", {}),
+    "mixtral-window": ("mixtral", {"sliding_window": 40}),
+    "qwen3-moe": ("qwen3_moe", {"norm_topk_prob": True}),
+    "qwen3-moe-some-layers": ("qwen3_moe", {"mlp_only_layers": [1], "attention_bias": True}),
 }
 
 
@@ -48,9 +99,12 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def oracle(model: Any, tokens: list[int]) -> torch.Tensor:
+    """Logits by transformers, in a sequence as long as the model is served at here: some rotary embeddings
+    depend on the length, and what follows a token changes nothing else about it."""
+    following = [3] * (1024 - len(tokens))
     with torch.no_grad():
-        logits: torch.Tensor = model(torch.tensor([tokens])).logits[0]
-    return logits
+        logits: torch.Tensor = model(torch.tensor([tokens + following])).logits[0]
+    return logits[: len(tokens)]
 
 
 def tokens_of(length: int, seed: int = 0) -> list[int]:
@@ -100,13 +154,31 @@ def test_mixed_steps_of_several_sequences(pair: tuple[Any, Path]) -> None:
         torch.testing.assert_close(torch.cat(got[i]), expected, atol=TOLERANCE, rtol=0)
 
 
-@pytest.mark.parametrize("length", [200, 700])
-def test_a_row_is_the_same_bits_however_it_is_computed(pair: tuple[Any, Path], length: int) -> None:
+# Every operator and kind of layer once.
+@pytest.mark.parametrize(
+    "pair",
+    [
+        "llama",
+        "mistral-window",
+        "qwen2-windows",
+        "gemma3",
+        "phi3-longrope-long",
+        "mixtral",
+        "qwen3-moe-some-layers",
+    ],
+    indirect=True,
+)
+@pytest.mark.parametrize(
+    ("length", "sizes"), [(200, (1, 7, 9, 10, 11, 32, 150)), (700, (1, 11, 150))], ids=["short", "long"]
+)
+def test_a_row_is_the_same_bits_however_it_is_computed(
+    pair: tuple[Any, Path], length: int, sizes: tuple[int, ...]
+) -> None:
     _, folder = pair
     tokens = tokens_of(length)
     blocks = list(range(length // 16 + 1))
     whole = load_tiny(folder).run(step_of([(tokens, 0, blocks)])).logits
-    for size in (1, 7, 9, 10, 11, 32, 150):
+    for size in sizes:
         program = load_tiny(folder)
         pieces = [
             program.run(step_of([(tokens[at : at + size], at, blocks)])).logits

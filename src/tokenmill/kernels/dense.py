@@ -1,0 +1,40 @@
+"""Products, norms and MLPs on rows, in PyTorch.
+
+Products have a multiple of `ROWS` rows: there the libraries sum each row in one order, whatever the others.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as functional
+
+from tokenmill.kernels.program import Linear, Mlp
+
+ROWS = 8
+
+
+def fill_rows(x: torch.Tensor) -> torch.Tensor:
+    """[rows, width] with rows of zeros up to a multiple of `ROWS`."""
+    return functional.pad(x, (0, 0, 0, -len(x) % ROWS))
+
+
+def linear(x: torch.Tensor, op: Linear) -> torch.Tensor:
+    """[rows, in] to [rows, out], in the type of the weight. `rows` is a multiple of `ROWS`."""
+    return functional.linear(x.to(op.weight.dtype), op.weight, op.bias)
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """Over the last dimension; float32 in and out."""
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+
+
+def mlp(x: torch.Tensor, op: Mlp) -> torch.Tensor:
+    """[rows, hidden] to [rows, hidden]. `rows` is a multiple of `ROWS`."""
+    gate, up = linear(x, op.gate_up).chunk(2, dim=-1)
+    return linear(_activate(gate, op.activation) * up, op.down)
+
+
+def _activate(x: torch.Tensor, name: Literal["silu", "gelu_tanh"]) -> torch.Tensor:
+    return functional.silu(x) if name == "silu" else functional.gelu(x, approximate="tanh")
