@@ -9,12 +9,11 @@ from datetime import datetime
 from typing import Final
 
 import jinja2
-import msgspec
 
-from tokenmill.core.bounds import show
 from tokenmill.core.clock import Clock, SystemClock
 from tokenmill.core.errors import InvalidRequest, ModelFileError
-from tokenmill.models.chat_limits import BUDGET, MAX_NESTING, Budget, TemplateLimit
+from tokenmill.models.chat_limits import BUDGET, Budget, TemplateLimit
+from tokenmill.models.chat_messages import Content, plain, prepared
 from tokenmill.models.chat_sandbox import ChatSandbox
 from tokenmill.models.folder_tokenizer import read_json, read_text
 from tokenmill.models.tokenizer_files import TokenizerFiles
@@ -71,7 +70,7 @@ class ChatTemplate:
         self._template = _compile(sandbox, source)
         self._tool_template = _compile(sandbox, tool_source) if tool_source is not None else self._template
         self._fixed = {"bos_token": bos_token, "eos_token": eos_token}
-        self._wants_parts = self._reads_parts_alone()
+        self._reads = self._content_read()
         self.source = source if tool_source is None else f"{source}\n{tool_source}"
         self.reads_tools = self._shows_tools()
 
@@ -83,10 +82,10 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         extra: Mapping[str, object] | None = None,
     ) -> str:
-        """The text of a conversation.
+        """The text of a conversation, as transformers renders it.
 
-        `content` may be a string, null (the empty string) or a list of text parts, which are joined with
-        newlines unless the template reads parts itself. `extra` are further variables for the template.
+        `content` may be a string, null or a list of text parts; `chat_messages.prepared` says what of it the
+        template gets. `extra` are further variables for the template.
 
         Raises:
             InvalidRequest: the messages do not fit the template, or it broke on them.
@@ -94,36 +93,44 @@ class ChatTemplate:
         taken = _RESERVED.intersection(extra or ())
         if taken:
             raise InvalidRequest(f"template variable {min(taken)!r} cannot be set from outside")
-        prepared = [
-            _message(message, f"messages[{i}]", self._wants_parts) for i, message in enumerate(messages)
-        ]
-        variables = {str(key): _plain(value, str(key)) for key, value in (extra or {}).items()}
-        variables |= {
-            "messages": prepared,
-            "tools": _plain(list(tools), "tools") if tools else None,
-            "add_generation_prompt": add_generation_prompt,
-            **self._fixed,
-        }
-        return _run(self._tool_template if tools else self._template, variables)
+        variables = {str(key): plain(value, str(key)) for key, value in (extra or {}).items()}
+        return _run(
+            self._template if tools is None else self._tool_template,
+            {"documents": None}
+            | variables
+            | {
+                "messages": [
+                    prepared(message, f"messages[{i}]", self._reads) for i, message in enumerate(messages)
+                ],
+                "tools": None if tools is None else plain(list(tools), "tools"),
+                "add_generation_prompt": add_generation_prompt,
+                **self._fixed,
+            },
+        )
 
-    def _reads_parts_alone(self) -> bool:
-        """Whether the template loses content that is a string, but not content that is a list of parts."""
-        probe = "tokenmill probe"
+    def _content_read(self) -> Content:
+        """Whether what a message says reaches the text as a string, and whether as a list of parts."""
+        mark = "tokenmill mark"  # a template that shows it writes parts down raw
+        said = ("tokenmill probe one", "tokenmill probe two")
+        parts = [{"type": "text", "text": text, "mark": mark} for text in said]
 
-        def keeps(content: object) -> bool:
+        def shown(content: object) -> str:
+            variables = {
+                "messages": [{"role": "user", "content": content}],
+                "tools": None,
+                "documents": None,
+                "add_generation_prompt": True,
+                **self._fixed,
+            }
             try:
-                messages = [{"role": "user", "content": content}]
-                variables = {
-                    "messages": messages,
-                    "tools": None,
-                    "add_generation_prompt": True,
-                    **self._fixed,
-                }
-                return probe in _run(self._template, variables)
+                return _run(self._template, variables)
             except InvalidRequest:
-                return False
+                return ""
 
-        return not keeps(probe) and keeps([{"type": "text", "text": probe}])
+        out = shown(parts)
+        if not all(text in out for text in said) or mark in out:
+            return Content.TEXT
+        return Content.BOTH if said[0] in shown(said[0]) else Content.PARTS
 
     def _shows_tools(self) -> bool:
         """Whether the name of a tool appears in the text, if need be only beside a system prompt."""
@@ -135,8 +142,8 @@ class ChatTemplate:
         return False
 
     def _strftime_now(self, pattern: str) -> str:
-        # A width in the pattern would make the text as long as the template likes.
-        if len(pattern) > 100 or re.search(r"%[^A-Za-z%]", pattern):
+        # A width in the pattern would make the text as long as the template likes. `-` leaves out padding.
+        if len(pattern) > 100 or re.search(r"%(?!-?[A-Za-z]|%)", pattern):
             raise TemplateLimit("it asks for a date in a form that is not supported")
         return datetime.fromtimestamp(self._clock.wall()).strftime(pattern)
 
@@ -214,68 +221,3 @@ def _reason(error: Exception) -> str:
         return "it nests too deep or calls itself too often"
     text = " ".join(str(error).split()) or "without saying why"
     return text if len(text) <= MAX_REASON_CHARS else text[: MAX_REASON_CHARS - 3] + "..."
-
-
-def _message(message: Mapping[str, object], where: str, wants_parts: bool) -> dict[str, object]:
-    """A message as templates expect it: content as text (or parts), tool arguments as objects."""
-    if not isinstance(message, Mapping):
-        raise InvalidRequest(f"{where} must be an object, not {show(message)}", param=where)
-    result = {str(key): _plain(value, f"{where}.{key}") for key, value in message.items()}
-    texts = _texts(result.get("content"), f"{where}.content")
-    result["content"] = (
-        [{"type": "text", "text": text} for text in texts] if wants_parts else "\n".join(texts)
-    )
-    calls = result.get("tool_calls")
-    if isinstance(calls, list):
-        result["tool_calls"] = [_tool_call(call) for call in calls]
-    return result
-
-
-def _texts(content: object, where: str) -> list[str]:
-    """The texts of a message's content: one for a string, none for null, one a part for a list."""
-    if content is None:
-        return []
-    if isinstance(content, str):
-        return [content]
-    if not isinstance(content, list):
-        raise InvalidRequest(f"{where} must be a string or a list of parts, not {show(content)}", param=where)
-    texts = []
-    for number, part in enumerate(content):
-        kind = part.get("type") if isinstance(part, dict) else None
-        text = part.get(kind) if isinstance(part, dict) and kind in ("text", "refusal") else None
-        if not isinstance(text, str):
-            raise InvalidRequest(
-                f'{where}[{number}] must be {{"type": "text", "text": "..."}}, not {show(part)}; '
-                "this model reads only text",
-                param=f"{where}[{number}]",
-            )
-        texts.append(text)
-    return texts
-
-
-def _tool_call(call: object) -> object:
-    """OpenAI clients send arguments as JSON text; templates write them as an object."""
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(call, dict) or not isinstance(function, dict):
-        return call
-    arguments = function.get("arguments")
-    if not isinstance(arguments, str):
-        return call
-    try:
-        parsed = msgspec.json.decode(arguments)
-    except (msgspec.DecodeError, RecursionError):
-        return call
-    return {**call, "function": {**function, "arguments": parsed}} if isinstance(parsed, dict) else call
-
-
-def _plain(value: object, where: str, depth: int = 0) -> object:
-    """A copy of dict, list, str, int, float, bool and None alone: a template meets nothing else."""
-    if depth > MAX_NESTING:
-        raise InvalidRequest(f"{where} is nested more than {MAX_NESTING} deep", param=where)
-    if value is None or type(value) in (str, int, float, bool):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item, where, depth + 1) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item, where, depth + 1) for item in value]
-    raise InvalidRequest(f"{where} holds {show(value)}, which is not JSON", param=where)

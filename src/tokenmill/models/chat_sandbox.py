@@ -48,13 +48,17 @@ _EACH, _MADE, _BUILT, _CONCAT = "· each", "· made", "· built", "· concat"
 
 
 class GenerationTag(Extension):
-    """`{% generation %}...{% endgeneration %}` marks what a model wrote; for serving it is only its body."""
+    """`{% generation %}...{% endgeneration %}` marks what a model wrote.
+
+    For serving it is its body, in a scope of its own.
+    """
 
     tags = {"generation"}
 
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=line)
 
 
 @pass_context
