@@ -31,8 +31,8 @@ FORMS: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
     "guided_json as text": ({"guided_json": json.dumps(SCHEMA)}, ['{"n": 1}'], ["{}"]),
     "guided_regex": ({"guided_regex": r"[ab]{2}/\d"}, ["ab/1", "bb/9"], ["ab", "abb/1", "ab/x"]),
     "guided_choice": (
-        {"guided_choice": ["yes", 'a "b" \\ /', "é\n"]},
-        ["yes", 'a "b" \\ /', "é\n"],
+        {"guided_choice": ["yes", 'a "b" \\ /', "é\n", "\b\f\t\x01\x7f\u2028🦙 \\u0041"]},
+        ["yes", 'a "b" \\ /', "é\n", "\b\f\t\x01\x7f\u2028🦙 \\u0041"],
         ["no", "yesyes", "ye", ""],
     ),
     "guided_grammar": ({"guided_grammar": 'start: "a" ("b" | "c")+\n'}, ["ab", "acb"], ["a", "abd"]),

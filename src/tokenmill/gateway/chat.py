@@ -45,7 +45,9 @@ async def _prepare(serving: Serving, exchange: Exchange) -> Job:
     check_model(body, model)
     CHAT.check(body)
     messages = parse_messages(body.get("messages", []))
-    offer = parse_offer(body)
+    template = template_of(model)
+    family = family_of(template)
+    offer = family.limit(given) if (given := parse_offer(body)) else None
     sampling = sampling_params(
         body, vocab_size=model.vocab_size, max_tokens=_max_tokens(body), logprobs=_logprobs(body)
     )
@@ -54,10 +56,10 @@ async def _prepare(serving: Serving, exchange: Exchange) -> Job:
     conversation = Conversation(messages, offer.tools if offer else (), template_variables(body))
     prompt = await exchange.unless_gone(serving.tokenizer_thread.run(chat_prompt, model, conversation))
     check_prompt(prompt.ids, sampling.max_tokens, model)
-    template, special_tokens = template_of(model), model.tokenizer.special_tokens
+    special_tokens = model.tokenizer.special_tokens
     form = AnswerForm(
         offer,
-        family_of(template).syntax,
+        family.syntax,
         thinking_of(template.source, prompt.text, special_tokens),
         sampling.grammar,
         special_tokens,

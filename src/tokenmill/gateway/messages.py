@@ -13,7 +13,7 @@ Message = dict[str, object]
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 # What clients send back from earlier answers and no template here reads.
-_NO_OPS = frozenset({"refusal", "annotations", "reasoning", "reasoning_content"})
+_NO_OPS = frozenset({"refusal", "annotations", "reasoning"})
 
 
 def parse_messages(value: object) -> Sequence[Message]:
@@ -53,8 +53,11 @@ def _message(where: str, value: object) -> Message:
     for key, item in given.items():
         if key == "name" or (key == "tool_call_id" and role == "tool"):
             message[key] = bounds.text(f"{where}.{key}", item, max_chars=bounds.MAX_NAME_CHARS)
+        elif key == "reasoning_content" and role == "assistant":
+            message[key] = bounds.text(f"{where}.{key}", item)
         elif key == "tool_calls" and role == "assistant":
-            message[key] = _tool_calls(f"{where}.{key}", item)
+            if calls := _tool_calls(f"{where}.{key}", item):
+                message[key] = calls
         elif key not in _NO_OPS:
             raise UnsupportedParameter(
                 f"{where} has {show(key)}, which is not supported there", param=f"{where}.{key[:64]}"

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import msgspec
-
 from tokenmill.core.request import Grammar
+from tokenmill.gateway.lark import free_until, mark
 from tokenmill.gateway.text_marks import SPACE, partial
 
 OPEN, CLOSE = "<think>", "</think>"
@@ -98,28 +97,15 @@ def after_thoughts(grammar: Grammar, thinking: Thinking, special_tokens: Mapping
 
     Only for schemas and for grammars whose first rule is `start`.
     """
-    opened = f"{_mark(OPEN, special_tokens)} thoughts gap"
-    rules = [f"start: {'thoughts gap' if thinking.begun else f'({opened})?'} answer", "gap: /[ \\n]{0,4}/"]
-    trigger = f"THOUGHTS {_quoted(CLOSE)}"
-    if thinking.close_id is None:
-        rules.append(f"thoughts[lazy]: {trigger}")
-    else:
-        rules += [
-            f"thoughts: THOUGHTS <[{thinking.close_id}]> | thoughts_text",
-            f"thoughts_text[lazy]: {trigger}",
-        ]
-    rules.append("THOUGHTS: /(.|\\n)*/")
+    thoughts = "thoughts gap" if thinking.begun else f"({mark(OPEN, special_tokens)} thoughts gap)?"
+    rules = [
+        f"start: {thoughts} answer",
+        *free_until("thoughts", "THOUGHTS", CLOSE, special_tokens),
+        "THOUGHTS: /(.|\\n)*/",
+        "gap: /[ \\n]{0,4}/",
+    ]
     if grammar.kind == "json_schema":
         rules.append(f"answer: %json {grammar.source}\n")
     else:
         rules.append("answer:" + grammar.source.removeprefix("start:"))
     return Grammar("lark", "\n".join(rules))
-
-
-def _mark(text: str, special_tokens: Mapping[str, int]) -> str:
-    token = special_tokens.get(text)
-    return _quoted(text) if token is None else f"(<[{token}]> | {_quoted(text)})"
-
-
-def _quoted(text: str) -> str:
-    return msgspec.json.encode(text).decode()

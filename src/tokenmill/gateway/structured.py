@@ -11,6 +11,7 @@ from tokenmill.core.bounds import show
 from tokenmill.core.errors import InvalidRequest
 from tokenmill.core.request import Grammar
 from tokenmill.gateway.json_schema import Schema, compiled_text, parse_schema
+from tokenmill.gateway.lark import quoted
 from tokenmill.gateway.members import known_members, short_name
 
 ANY_JSON_OBJECT: Schema = {"type": "object"}
@@ -98,8 +99,7 @@ def _choice(where: str, value: object) -> Grammar:
         raise InvalidRequest(
             f"{where} must have at most {bounds.MAX_GRAMMAR_CHARS} characters together", param=where
         )
-    quoted = (msgspec.json.encode(choice).decode() for choice in choices)
-    return Grammar("lark", f"start: {' | '.join(quoted)}\n")
+    return Grammar("lark", f"start: {' | '.join(map(quoted, choices))}\n")
 
 
 def _json_object(where: str, value: object) -> Grammar | None:

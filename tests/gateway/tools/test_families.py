@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tokenmill.gateway.tools import mistral
-from tokenmill.gateway.tools.declared import Tool
+from tokenmill.gateway.tools.declared import Offer, Tool
 from tokenmill.gateway.tools.families import (
     GENERIC,
     HERMES,
     LLAMA3,
+    LLAMA3_ONE_CALL,
     MISTRAL_LISTED,
     MISTRAL_NAMED,
     PHI4,
@@ -37,6 +38,7 @@ TALK: list[dict[str, object]] = [
         ("{{ '<tool_call>\\n<function=' }}{{ tools }}", True, GENERIC),
         ('{"name": function name, "parameters": dictionary of', True, LLAMA3),
         ("{{ '<|python_tag|>' }}", True, LLAMA3),
+        ("{{ '<|python_tag|>' }}{{ raise_exception('only single tool-calls') }}", True, LLAMA3_ONE_CALL),
         ("{{ '[TOOL_CALLS]' + tools }}", True, MISTRAL_LISTED),
         ("{{ '[TOOL_CALLS]' + name + '[ARGS]' }}", True, MISTRAL_NAMED),
         ("{{ '<|tool|>' + message['tools'] + '<|/tool|>' }}", False, PHI4),
@@ -96,3 +98,8 @@ def test_without_tools_nothing_is_explained() -> None:
     plain = [{"role": "user", "content": "one"}, {"role": "user", "content": "two"}]
     assert GENERIC.prepare(plain, []) == (plain, [])
     assert GENERIC.prepare(plain, [PUT])[0][0]["role"] == "system"
+
+
+def test_a_template_that_refuses_several_calls_gets_one() -> None:
+    assert LLAMA3.limit(Offer([PUT], "auto")).parallel
+    assert not LLAMA3_ONE_CALL.limit(Offer([PUT], "auto")).parallel

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tokenmill.gateway.tools import generic, hermes, llama3, mistral, phi4
-from tokenmill.gateway.tools.declared import Tool
+from tokenmill.gateway.tools.declared import Offer, Tool
 from tokenmill.gateway.tools.syntax import Syntax
 
 Messages = Sequence[Mapping[str, object]]
@@ -22,11 +22,17 @@ class Family:
         described_by: who puts the tools before the model: the template from its variable `tools`, the
             system message's member of that name, or text of ours.
         short_ids: the template accepts only ids of calls with nine letters and digits.
+        one_call: the template refuses messages with several calls.
     """
 
     syntax: Syntax
     described_by: Literal["template", "system", "text"] = "template"
     short_ids: bool = False
+    one_call: bool = False
+
+    def limit(self, offer: Offer) -> Offer:
+        """The offer without what the model could not be told of in the next turn."""
+        return replace(offer, parallel=offer.parallel and not self.one_call)
 
     def prepare(self, messages: Messages, tools: Sequence[Tool]) -> tuple[Messages, Described]:
         """The messages for the template, and what it gets as its variable `tools`."""
@@ -42,6 +48,7 @@ class Family:
 GENERIC = Family(generic.SYNTAX, described_by="text")
 HERMES = Family(hermes.SYNTAX)
 LLAMA3 = Family(llama3.SYNTAX)
+LLAMA3_ONE_CALL = Family(llama3.SYNTAX, one_call=True)
 MISTRAL_LISTED = Family(mistral.LISTED, short_ids=True)
 MISTRAL_NAMED = Family(mistral.NAMED, short_ids=True)
 PHI4 = Family(phi4.SYNTAX, described_by="system")
@@ -61,5 +68,5 @@ def choose_family(template: str, reads_tools: bool) -> Family:
     if hermes.SYNTAX.open in template and "<function=" not in template:
         return HERMES
     if llama3.SYNTAX.open in template or '"parameters": dictionary' in template:
-        return LLAMA3
+        return LLAMA3_ONE_CALL if "single tool-call" in template else LLAMA3
     return GENERIC

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-import msgspec
-
 from tokenmill.core.bounds import MAX_CALLS
 from tokenmill.core.request import Grammar
 from tokenmill.gateway.json_schema import Schema, compiled_text
+from tokenmill.gateway.lark import free_until, mark
 from tokenmill.gateway.tools.declared import Offer, Tool
 from tokenmill.gateway.tools.syntax import Syntax
 
@@ -52,10 +51,7 @@ def _free_until_calls(syntax: Syntax, marked: _Marked) -> list[str]:
     if syntax.bare:  # what begins as a call is one
         opened += " | calls"
         text += f" & ~/{re.escape(syntax.head.partition('{name}')[0])}(.|\\n)*/"
-    trigger = f"TEXT {_quoted(syntax.open)}"
-    if (token := marked.ids.get(syntax.open)) is None:
-        return [opened, f"opening[lazy]: {trigger}", text]
-    return [opened, f"opening: TEXT <[{token}]> | opening_text", f"opening_text[lazy]: {trigger}", text]
+    return [opened, *free_until("opening", "TEXT", syntax.open, marked.ids), text]
 
 
 def _calls(offer: Offer, syntax: Syntax, marked: _Marked) -> list[str]:
@@ -103,14 +99,8 @@ class _Marked:
         self._split = re.compile(f"({'|'.join(map(re.escape, self.ids))})" if self.ids else r"(\Z)")
 
     def text(self, text: str) -> str:
-        """A marker may be written as its token or, by a model that does, in pieces."""
         pieces = filter(None, self._split.split(text))
-        return _words(
-            *(
-                f"(<[{self.ids[piece]}]> | {_quoted(piece)})" if piece in self.ids else _quoted(piece)
-                for piece in pieces
-            )
-        )
+        return _words(*(mark(piece, self.ids) for piece in pieces))
 
 
 def _rule(name: str, *parts: str) -> str:
@@ -119,7 +109,3 @@ def _rule(name: str, *parts: str) -> str:
 
 def _words(*parts: str) -> str:
     return " ".join(filter(None, parts))
-
-
-def _quoted(text: str) -> str:
-    return msgspec.json.encode(text).decode()
