@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from support.tiny_models import save_tiny, save_tokenizer
 from tokenmill import Engine, SamplingParams
-from tokenmill.core.errors import ConfigError, ContextLengthExceeded, InvalidRequest, UnknownModel
+from tokenmill.core.errors import (
+    ConfigError,
+    ContextLengthExceeded,
+    InvalidRequest,
+    NotSupported,
+    UnknownModel,
+)
 
 PARAMS = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
 
@@ -76,3 +83,32 @@ def test_flags_and_names_are_refused_as_on_the_command_line() -> None:
         Engine(tensor_parallel_size=2)
     with pytest.raises(UnknownModel):
         Engine("smollm2-135m-instrukt")
+
+
+def test_embeddings_need_to_know_how(engine: Engine) -> None:
+    with pytest.raises(NotSupported, match="pooling to mean or last"):
+        engine.embed("hello")
+
+
+def test_embeddings_are_rows_of_unit_length_in_the_order_of_texts(tmp_path: Path) -> None:
+    save_tiny("llama", tmp_path)
+    save_tokenizer(tmp_path)
+    with Engine(str(tmp_path), dtype="float32", num_kv_blocks=32, pooling="last") as engine:
+        both = engine.embed(["hello", "the world"])
+        assert both.shape == (2, 48)
+        np.testing.assert_allclose(np.linalg.norm(both, axis=1), 1, rtol=1e-6)
+        assert np.array_equal(engine.embed("the world"), both[1:])
+        ids = engine.worker.tokenizer.encode("hello", add_special=True)
+        assert np.array_equal(engine.embed([ids]), both[:1])
+        assert engine.embed([]).shape == (0, 48)
+        with pytest.raises(ContextLengthExceeded):
+            engine.embed([[5] * 2000])
+
+
+def test_log_probabilities_of_a_prompt_come_with_each_choice(engine: Engine) -> None:
+    params = SamplingParams(max_tokens=0, prompt_logprobs=2, n=2)
+    (done,) = engine.generate([[5, 6, 7]], params, progress=False)
+    for choice in done.choices:
+        assert choice.prompt_logprobs[0] is None
+        assert [entry.token_id for entry in choice.prompt_logprobs if entry is not None] == [6, 7]
+        assert (choice.token_ids, choice.finish_reason) == ([], "length")

@@ -10,8 +10,8 @@ import httpx2
 import pytest
 
 from support.bad_forms import FORM_CASES, HISTORY_CASES, TOOL_CASES
-from support.bad_inputs import CHAT_CASES, COMPLETION_CASES, RAW_CASES
-from support.gateways import CHAT, COMPLETIONS, Gateway, chat, listening_thread, make_gateway
+from support.bad_inputs import CHAT_CASES, COMPLETION_CASES, EMBEDDING_CASES, RAW_CASES
+from support.gateways import CHAT, COMPLETIONS, EMBEDDINGS, Gateway, chat, listening_thread, make_gateway
 from tokenmill.core.bounds import MAX_BODY_BYTES, MAX_JSON_DEPTH
 
 TOOLS_AND_FORMS = TOOL_CASES | HISTORY_CASES | FORM_CASES
@@ -46,6 +46,12 @@ def test_tools_and_forms(served: tuple[Gateway, httpx2.Client], name: str) -> No
 def test_completions(served: tuple[Gateway, httpx2.Client], name: str) -> None:
     body, code, param = COMPLETION_CASES[name]
     check(served, COMPLETIONS, json.dumps(body).encode(), code, param)
+
+
+@pytest.mark.parametrize("name", EMBEDDING_CASES)
+def test_embeddings(served: tuple[Gateway, httpx2.Client], name: str) -> None:
+    body, code, param = EMBEDDING_CASES[name]
+    check(served, EMBEDDINGS, json.dumps(body).encode(), code, param)
 
 
 @pytest.mark.parametrize("name", RAW_CASES)

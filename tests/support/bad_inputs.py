@@ -6,7 +6,7 @@ They hold for any server of a model named `org/tiny` with a context of 512 token
 
 from __future__ import annotations
 
-from support.gateways import chat, completion
+from support.gateways import chat, completion, embedding
 
 
 def message(**fields: object) -> dict[str, object]:
@@ -105,6 +105,36 @@ CHAT_CASES: dict[str, tuple[object, str, str | None]] = {
     "a typing error": (chat(temprature=1), "unsupported_parameter", "temprature"),
     "something else": (chat(**{"x" * 500: 1}), "unsupported_parameter", "x" * 64),
     "a template of one's own": (chat(chat_template="{{ 1 }}"), "unsupported_parameter", "chat_template"),
+}
+
+EMBEDDING_CASES: dict[str, tuple[object, str, str | None]] = {
+    "no model": ({"input": "x"}, "invalid_value", "model"),
+    "other model": (embedding(model="text-embedding-3-small"), "model_not_found", "model"),
+    "no input": ({"model": "org/tiny"}, "invalid_value", "input"),
+    "null input": (embedding(None), "invalid_value", "input"),
+    "empty input": (embedding(""), "invalid_value", "input"),
+    "no inputs": (embedding([]), "invalid_value", "input"),
+    "an empty input among others": (embedding(["a", ""]), "invalid_value", "input"),
+    "empty token ids": (embedding([[]]), "invalid_value", "input"),
+    "input as a number": (embedding(5), "invalid_value", "input"),
+    "input as an object": (embedding({"text": "a"}), "invalid_value", "input"),
+    "texts and numbers": (embedding(["a", 5]), "invalid_value", "input"),
+    "token ids and texts": (embedding([5, "a"]), "invalid_value", "input"),
+    "a truth as a token": (embedding([1, True]), "invalid_value", "input"),
+    "a token outside the vocabulary": (embedding([70_000]), "invalid_value", "input"),
+    "a negative token": (embedding([[-1]]), "invalid_value", "input"),
+    "too many inputs": (embedding(["a"] * 2049), "invalid_value", "input"),
+    "an input that is too long": (embedding([[1] * 513]), "context_length_exceeded", "input"),
+    "a text that is too long": (embedding("word " * 5000), "context_length_exceeded", "input"),
+    "a lone surrogate": (embedding("\ud800"), "invalid_json", None),
+    "another encoding": (embedding(encoding_format="hex"), "invalid_value", "encoding_format"),
+    "encoding of a wrong type": (embedding(encoding_format=1), "invalid_value", "encoding_format"),
+    "no dimensions": (embedding(dimensions=0), "invalid_value", "dimensions"),
+    "dimensions as text": (embedding(dimensions="4"), "invalid_value", "dimensions"),
+    "user as a number": (embedding(user=7), "invalid_value", "user"),
+    "unknown field": (embedding(inputs="x"), "unsupported_parameter", "inputs"),
+    "truncation": (embedding(truncate_prompt_tokens=5), "unsupported_parameter", "truncate_prompt_tokens"),
+    "a stream": (embedding(stream=True), "unsupported_parameter", "stream"),
 }
 
 COMPLETION_CASES: dict[str, tuple[object, str, str | None]] = {

@@ -13,6 +13,7 @@ import httpx2
 import msgspec
 
 from support.scripted import (
+    HIDDEN,
     MAX_MODEL_LEN,
     MODEL,
     VOCAB,
@@ -25,6 +26,7 @@ from support.scripted import (
 from tokenmill.core.bus import Bus
 from tokenmill.core.clock import Clock, ManualClock
 from tokenmill.core.events import Event, HttpAnswered
+from tokenmill.core.request import Pooling
 from tokenmill.gateway.app import GatewayApp, Limits, ServedModel, build_app
 from tokenmill.gateway.served import TextCodec
 from tokenmill.gateway.server import HttpServer, bind, url
@@ -33,6 +35,7 @@ from tokenmill.observe.metrics import Metrics
 CREATED = 1_700_000_000
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
+EMBEDDINGS = "/v1/embeddings"
 
 
 @dataclass
@@ -75,6 +78,7 @@ def make_gateway(
     limits: Limits | None = None,
     max_waiting: int = 1024,
     aliases: tuple[str, ...] = (),
+    pooling: Pooling | None = "mean",
     template: LineTemplate | None = LineTemplate(),  # noqa: B008  # it has no state
     tokenizer: TextCodec = ByteTokenizer(),  # noqa: B008  # it has no state
 ) -> Gateway:
@@ -92,6 +96,8 @@ def make_gateway(
         max_model_len=MAX_MODEL_LEN,
         vocab_size=VOCAB,
         aliases=aliases,
+        pooling=pooling,
+        hidden=HIDDEN,
     )
     app = build_app(
         served,
@@ -124,6 +130,11 @@ def chat(content: str = "hi", /, **fields: object) -> dict[str, object]:
 def completion(prompt: object = "hi", /, **fields: object) -> dict[str, object]:
     """A small text-completion request."""
     return {"model": MODEL, "prompt": prompt, **fields}
+
+
+def embedding(input: object = "hi", /, **fields: object) -> dict[str, object]:
+    """A small request for embeddings."""
+    return {"model": MODEL, "input": input, **fields}
 
 
 @dataclass

@@ -83,6 +83,8 @@ def _serve(
         replica=replica,
         max_model_len=worker.max_model_len,
         vocab_size=worker.vocab_size,
+        pooling=worker.pooling,
+        hidden=worker.hidden,
     )
     app = build_app(model, bus=bus, metrics=metrics, api_key=server.api_key, max_waiting=server.max_waiting)
 

@@ -23,6 +23,8 @@ MAX_MESSAGES = 2048
 MAX_PARTS = 1024
 MAX_PROMPTS = 128
 MAX_CHOICES = 256
+MAX_EMBEDDING_INPUTS = 2048
+MAX_EMBEDDING_TOKENS = 300_000
 MAX_TOOL_CALLS = 128
 MAX_TOOLS = 128
 MAX_TOOLS_BYTES = 64 << 10
@@ -86,6 +88,7 @@ NUMBERS: Mapping[str, Number] = {
     "max_tokens": Number(0, 1 << 20, integer=True),  # 0 is for routes where a prompt alone has an answer
     "max_completion_tokens": Number(1, 1 << 20, integer=True),
     "logit_bias": Number(-100, 100),
+    "dimensions": Number(1, 1 << 20, integer=True),
 }
 
 # Log-probabilities of a prompt are all held until its first output: tokens x (alternatives + 1).

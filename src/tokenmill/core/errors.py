@@ -146,6 +146,15 @@ class GenerationFailed(TokenmillError):
     retry = False
 
 
+class NotSupported(TokenmillError):
+    """This model, as it is served, cannot do what the route is for."""
+
+    status = 501
+    type = "invalid_request_error"
+    code = "not_supported"
+    retry = False
+
+
 class DeadlineExceeded(TokenmillError):
     """The time the caller gave is over."""
 

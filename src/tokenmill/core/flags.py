@@ -63,6 +63,9 @@ class ModelFlags(BaseModel):
     batching: Literal["continuous", "static"] = Field(
         "continuous", description="continuous: join at any step; static: wait for the whole batch."
     )
+    pooling: Literal["mean", "last"] | None = Field(
+        None, description="How token states become an embedding; default: what the model says, if it does."
+    )
     device: Literal["cpu"] = Field("cpu", description="Where the model runs; only cpu is supported yet.")
 
     @property

@@ -11,9 +11,13 @@ from types import TracebackType
 from typing import TextIO
 from uuid import uuid4
 
+import numpy as np
+import numpy.typing as npt
+from msgspec.structs import replace
+
 from tokenmill.core.bus import Bus
 from tokenmill.core.delta import Delta, TokenLogprob, Usage
-from tokenmill.core.errors import InvalidRequest, TokenmillError
+from tokenmill.core.errors import InvalidRequest, NotSupported, TokenmillError
 from tokenmill.core.flag_rules import build
 from tokenmill.core.flags import ModelFlags
 from tokenmill.core.request import GenerateRequest, SamplingParams
@@ -34,11 +38,13 @@ class Choice:
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     usage: Usage | None = None
+    prompt_logprobs: list[TokenLogprob | None] = field(default_factory=list)
 
     def take(self, delta: Delta) -> None:
         self.text += delta.text
         self.token_ids += delta.token_ids
         self.logprobs += delta.logprobs
+        self.prompt_logprobs += delta.prompt_logprobs
         if delta.finish_reason is not None:
             self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
             self.usage = delta.usage
@@ -153,6 +159,28 @@ class Engine:
                 raise output.error
             if output.delta is not None:
                 yield output.delta
+
+    def embed(self, texts: str | Items[str] | Items[Items[int]]) -> npt.NDArray[np.float32]:
+        """Embeddings of texts (or lists of token ids), [texts, hidden], each of unit length.
+
+        Raises:
+            NotSupported: neither the model nor the flag `pooling` says how.
+            TokenmillError: a text was refused or failed.
+        """
+        if self.worker.pooling is None:
+            raise NotSupported("the model does not say how to make embeddings: set pooling to mean or last")
+        given: list[str | Items[int]] = [texts] if isinstance(texts, str) else list(texts)
+        requests = [
+            replace(self._request(text, SamplingParams()), pooling=self.worker.pooling) for text in given
+        ]
+        found: dict[str, bytes] = {}
+        for output in self._outputs(requests):
+            if output.error is not None:
+                raise output.error
+            if output.delta is not None:
+                found[output.request_id] = output.delta.embedding
+        rows = (np.frombuffer(found[request.request_id], dtype="<f4") for request in requests)
+        return np.array([*rows], dtype=np.float32).reshape(len(requests), self.worker.hidden)
 
     def chat_prompt(self, messages: Items[Mapping[str, object]]) -> list[int]:
         """Token ids of a conversation, by the model's chat template."""

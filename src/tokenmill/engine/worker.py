@@ -63,6 +63,8 @@ class EngineWorker:
     ) -> None:
         self.name = name
         self.vocab_size = source.spec.vocab_size
+        self.hidden = source.spec.hidden
+        self.pooling = flags.pooling or source.spec.pooling
         self._source = source
         self._flags = flags
         self._bus = bus

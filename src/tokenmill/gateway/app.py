@@ -14,7 +14,7 @@ from tokenmill.core.bus import Bus
 from tokenmill.core.clock import Clock, SystemClock
 from tokenmill.core.errors import Draining, MethodNotAllowed, NotFound
 from tokenmill.core.events import HttpAnswered
-from tokenmill.gateway import chat, completions, health, models_routes, tokenize
+from tokenmill.gateway import chat, completions, embeddings, health, models_routes, tokenize
 from tokenmill.gateway.auth import KeyCheck, check_local
 from tokenmill.gateway.http import ClientGone, Exchange, public_error
 from tokenmill.gateway.served import Limits, ServedModel, Serving
@@ -27,6 +27,7 @@ Handler = Callable[[Serving, Exchange], Awaitable[None]]
 ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("POST", "/v1/chat/completions", chat.chat_completions),
     ("POST", "/v1/completions", completions.completions),
+    ("POST", "/v1/embeddings", embeddings.embeddings),
     ("GET", "/v1/models", models_routes.list_models),
     ("GET", "/v1/models/{id:path}", models_routes.get_model),
     ("POST", "/tokenize", tokenize.tokenize),

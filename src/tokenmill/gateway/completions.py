@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from tokenmill.core import bounds
-from tokenmill.core.bounds import MAX_CHOICES, MAX_PROMPTS, show
-from tokenmill.core.errors import ContextLengthExceeded, InvalidRequest
+from tokenmill.core.bounds import MAX_CHOICES, MAX_PROMPTS
+from tokenmill.core.errors import InvalidRequest
 from tokenmill.core.request import SamplingParams
 from tokenmill.gateway.body import read_json_object
 from tokenmill.gateway.completion_render import Asked, Echo, TextRenderer
@@ -17,6 +17,7 @@ from tokenmill.gateway.http import Exchange
 from tokenmill.gateway.inbox import Source
 from tokenmill.gateway.openai_fields import COMPLETIONS
 from tokenmill.gateway.openai_types import Head
+from tokenmill.gateway.prompts import Prompt, parse_texts
 from tokenmill.gateway.sampling import (
     Body,
     check_model,
@@ -30,8 +31,6 @@ from tokenmill.gateway.sampling import (
 from tokenmill.gateway.served import ServedModel, Serving
 
 DEFAULT_MAX_TOKENS = 16
-
-Prompt = str | tuple[int, ...]
 
 
 async def completions(serving: Serving, exchange: Exchange) -> None:
@@ -70,33 +69,6 @@ def parse_prompts(body: Body, model: ServedModel) -> list[Prompt]:
     if "prompt" not in body:
         raise InvalidRequest("prompt is missing", param="prompt")
     return parse_texts("prompt", body["prompt"], model, most=MAX_PROMPTS)
-
-
-def parse_texts(field: str, value: object, model: ServedModel, *, most: int) -> list[Prompt]:
-    """A field of one text or at most `most` texts, each as a string or as token ids."""
-    if isinstance(value, str):
-        return [bounds.text(field, value)]
-    if not isinstance(value, list) or not value:
-        raise InvalidRequest(
-            f"{field} must be a string, a list of strings, token ids or lists of token ids, "
-            f"not {show(value)}",
-            param=field,
-        )
-    if isinstance(value[0], int):
-        return [_token_text(field, value, model)]
-    if len(value) > most:
-        raise InvalidRequest(f"{field} must have at most {most} items, not {len(value)}", param=field)
-    if isinstance(value[0], list):
-        return [_token_text(field, item, model) for item in value]
-    return [bounds.text(field, item) for item in value]
-
-
-def _token_text(field: str, value: object, model: ServedModel) -> tuple[int, ...]:
-    if isinstance(value, list) and len(value) > model.max_model_len:
-        raise ContextLengthExceeded(
-            f"this model holds {model.max_model_len} tokens; the prompt has {len(value)}"
-        )
-    return bounds.token_ids(field, value, max_items=model.max_model_len)
 
 
 def _asked(body: Body, prompts: int, stream: bool) -> Asked:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from tokenmill.core.delta import Delta
 from tokenmill.core.errors import Draining, NotReady
-from tokenmill.core.request import GenerateRequest, SamplingParams
+from tokenmill.core.request import GenerateRequest, Pooling, SamplingParams
 from tokenmill.gateway import sse
 from tokenmill.gateway.http import ClientGone, Exchange, public_error
 from tokenmill.gateway.inbox import Inbox, Source
@@ -47,14 +47,14 @@ async def generate(
     serving: Serving, exchange: Exchange, prepare: Callable[[Serving, Exchange], Awaitable[Job]]
 ) -> None:
     """Answers one generating request; `prepare` reads it."""
-    _admit(serving)
+    admit(serving)
     with serving.entry():
         job = await prepare(serving, exchange)
-    _admit(serving)  # again: reading and tokenizing the prompt took time
+    admit(serving)  # again: reading and tokenizing the prompt took time
     await _answer(serving, exchange, job)
 
 
-def _admit(serving: Serving) -> None:
+def admit(serving: Serving) -> None:
     """Raises Draining or NotReady when no new work is taken."""
     if serving.draining:
         raise Draining("the server is stopping and takes no new requests")
@@ -64,7 +64,11 @@ def _admit(serving: Serving) -> None:
 
 
 def make_request(
-    serving: Serving, exchange: Exchange, prompt_ids: Sequence[int], sampling: SamplingParams
+    serving: Serving,
+    exchange: Exchange,
+    prompt_ids: Sequence[int],
+    sampling: SamplingParams,
+    pooling: Pooling | None = None,
 ) -> GenerateRequest:
     """The request for the replica. Its id begins with the client's and is unique, whatever that is."""
     return GenerateRequest(
@@ -72,6 +76,7 @@ def make_request(
         prompt_ids=tuple(prompt_ids),
         sampling=sampling,
         model=serving.model.name,
+        pooling=pooling,
         trace=exchange.trace(),
     )
 

@@ -185,6 +185,18 @@ COMPLETIONS = Fields(
     refused=_REFUSED | {"messages", "prompt_embeds", "tools", "top_logprobs"},
 )
 
+EMBEDDINGS = Fields(
+    implemented=frozenset({"model", "input", "encoding_format", "dimensions"}),
+    no_ops={
+        "user": STRING,
+        "priority": only(0),
+        "add_special_tokens": only(True),
+        "normalize": only(True),
+        "use_activation": only(True),
+    },
+    refused=frozenset({"messages", "truncate_prompt_tokens", "embed_dtype", "endianness"}),
+)
+
 TOKENIZE = Fields(
     implemented=frozenset(
         {

@@ -13,6 +13,7 @@ from typing import ParamSpec, Protocol, TypeVar
 from tokenmill.core.bus import Bus
 from tokenmill.core.clock import Clock
 from tokenmill.core.errors import Overloaded
+from tokenmill.core.request import Pooling
 from tokenmill.fleet.replica import Replica
 from tokenmill.observe.metrics import Metrics
 
@@ -69,6 +70,8 @@ class ServedModel:
         created: seconds since the Unix epoch.
         chat_template: None when the model has none; then chat is refused.
         max_model_len: longest prompt plus output, in tokens.
+        pooling: how token states become an embedding; None when nobody says, and embeddings are refused.
+        hidden: numbers of an embedding.
     """
 
     name: str
@@ -79,6 +82,8 @@ class ServedModel:
     max_model_len: int
     vocab_size: int
     aliases: tuple[str, ...] = ()
+    pooling: Pooling | None = None
+    hidden: int = 0
 
     @property
     def names(self) -> tuple[str, ...]:
