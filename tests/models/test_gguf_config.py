@@ -28,6 +28,8 @@ from support.model_files import (
     write_gguf,
 )
 from tokenmill.core.errors import ModelFileError
+from tokenmill.models.gguf_config import read_family, spec_of
+from tokenmill.models.gguf_parts import open_parts
 from tokenmill.models.source import open_model
 from tokenmill.models.spec import LayerSpec, ModelSpec, RopeSpec
 
@@ -325,6 +327,38 @@ def test_metadata_that_cannot_be_used_is_refused_by_key(name: str, tmp_path: Pat
 
 def test_a_number_only_doubles_hold_is_kept(tmp_path: Path) -> None:
     assert spec(tmp_path, {"llama.rope.freq_base": (F64, 1e300)}).layers[0].rope.theta == 1e300
+
+
+@pytest.mark.parametrize(("layers", "score_width"), [(26, 16), (62, 24)])
+def test_gemma3_divides_scores_by_a_heads_size_but_at_27b_by_the_width_of_a_head(
+    tmp_path: Path, layers: int, score_width: int
+) -> None:
+    keys = {
+        "gemma3.block_count": (U32, layers),
+        "gemma3.context_length": (U32, 64),
+        "gemma3.embedding_length": (U32, 96),
+        "gemma3.feed_forward_length": (U32, 64),
+        "gemma3.attention.head_count": (U32, 4),
+        "gemma3.attention.key_length": (U32, 16),
+        "gemma3.attention.layer_norm_rms_epsilon": (F32, 1e-6),
+        "gemma3.attention.sliding_window": (U32, 8),
+        "gemma3.rope.freq_base": (F32, 1e6),
+    }
+    path = write_gguf(
+        tmp_path / "gemma.gguf",
+        {"token_embd.weight": np.zeros((VOCAB, 96), np.float32)},
+        keys,
+        None,
+        "gemma3",
+    )
+    header, files = open_parts(path)
+    found = spec_of(header, read_family(header, path.name), path.name)
+    files[0].close()
+    assert {layer.scale for layer in found.layers} == {score_width**-0.5}
+    assert [n for n, layer in enumerate(found.layers) if layer.window is None] == list(range(5, layers, 6))
+    assert {layer.rope.theta for layer in found.layers if layer.window} == {10000.0}
+    assert {layer.rope.theta for layer in found.layers if not layer.window} == {1e6}
+    assert found.embedding_scale == math.sqrt(96)
 
 
 def test_another_architecture_is_refused_with_what_is_supported(tmp_path: Path) -> None:
