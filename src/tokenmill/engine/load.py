@@ -10,7 +10,7 @@ import torch
 
 from tokenmill.core.flags import ModelFlags
 from tokenmill.engine.models import build_program
-from tokenmill.hardware.allocator import keep_freed_memory
+from tokenmill.hardware.allocator import keep_freed_memory, return_freed_memory
 from tokenmill.hardware.cpu import multiplies_bfloat16, usable_cores
 from tokenmill.hardware.memory import available_bytes, rss_bytes
 from tokenmill.kernels.program import KvLayout, Program
@@ -76,7 +76,7 @@ def load_model(source: ModelSource, flags: ModelFlags, told: Callable[[str, int]
         InsufficientMemory: it does not fit what is free.
         ModelFileError: the weights cannot be used.
     """
-    keep_freed_memory()
+    return_freed_memory()
     torch.set_num_threads(usable_cores())
     torch.set_grad_enabled(False)
     dtype = choose_dtype(flags.dtype)
@@ -91,6 +91,7 @@ def load_model(source: ModelSource, flags: ModelFlags, told: Callable[[str, int]
     )
     packed = build_program(source.spec, source.weights, dtype, plan.max_model_len)
     source.weights.close()
+    keep_freed_memory()
     weights = rss_bytes()
     told("read", plan.weights)
     program = _bind(packed, source, plan, kv_dtype)
