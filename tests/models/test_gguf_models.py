@@ -105,11 +105,12 @@ def logits_of(path: Path, tokens: list[int]) -> torch.Tensor:
 def oracle(folder: Path, tokens: list[int]) -> torch.Tensor:
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     with torch.no_grad():
-        return model(torch.tensor([tokens])).logits[0]
+        logits: torch.Tensor = model(torch.tensor([tokens])).logits[0]
+    return logits
 
 
 def tokens() -> list[int]:
-    return np.random.default_rng(7).integers(3, VOCAB, LENGTH).tolist()
+    return [int(token) for token in np.random.default_rng(7).integers(3, VOCAB, LENGTH)]
 
 
 @pytest.mark.parametrize("format_of", [lambda name: "F32", mixed], ids=["float32", "mixed formats"])

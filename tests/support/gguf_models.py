@@ -89,7 +89,7 @@ def convert(
 
 
 def _gguf_name(names: gguf.TensorNameMap, name: str) -> str:
-    found = names.get_name(name, try_suffixes=(".weight", ".bias"))
+    found: str | None = names.get_name(name, try_suffixes=(".weight", ".bias"))
     if found is None:
         raise KeyError(name)
     return found
@@ -145,7 +145,7 @@ def _write_config(writer: gguf.GGUFWriter, config: Any) -> None:
 
 def _rope_of(config: Any) -> dict[str, Any]:
     """Parameters of the layers that look at the whole context."""
-    parameters: dict[str, Any] = config.rope_parameters
+    parameters: dict[str, dict[str, Any]] = config.rope_parameters
     return parameters.get("full_attention", parameters)
 
 

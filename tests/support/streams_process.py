@@ -33,7 +33,7 @@ def main(folder: str, asked: dict[str, Any]) -> None:
         memory, loaded = engine.worker.memory, peak_bytes()
         found = engine.generate(prompts, sampling, progress=False)
         peak = peak_bytes()
-    print(
+    sys.stdout.write(
         json.dumps(
             {
                 "parts": {part.name: [part.planned, part.measured] for part in memory.parts},

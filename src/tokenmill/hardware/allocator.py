@@ -14,8 +14,8 @@ _MATRIX = 1 << 20
 def return_freed_memory() -> bool:
     """Gives blocks from 1 MiB on back when they are freed; returns whether the library can.
 
-    Matrices that are put together of parts leave holes in the heap else, which the next matrix need not fit: a
-    model of 1.2 GB took 1.44.
+    Parts that are put together into one matrix leave holes in the heap else, which the next need not fit (a
+    model of 1.19 GB took 1.44).
     """
     return _set(_MMAP_THRESHOLD, _MATRIX)
 
