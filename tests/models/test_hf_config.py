@@ -15,6 +15,7 @@ from support.model_files import (
     INTERMEDIATE,
     KV_HEADS,
     LAYERS,
+    LLAMA_CONFIG,
     VOCAB,
     hf_tensors,
     write_folder,
@@ -22,7 +23,7 @@ from support.model_files import (
 from tokenmill.core.errors import ModelFileError
 from tokenmill.models.hf_config import read_spec
 from tokenmill.models.source import open_model
-from tokenmill.models.spec import LayerSpec, ModelSpec, RopeSpec
+from tokenmill.models.spec import ExpertsSpec, LayerSpec, ModelSpec, RopeSpec
 
 MISTRAL = {"architectures": ["MistralForCausalLM"], "model_type": "mistral"}
 LLAMA3 = {
@@ -72,24 +73,49 @@ OPTIONAL = (
 
 @pytest.mark.parametrize(
     ("family", "oracle"),
-    [({}, transformers.LlamaConfig), (MISTRAL, transformers.MistralConfig)],
-    ids=["llama", "mistral"],
+    [
+        ({}, transformers.LlamaConfig),
+        (MISTRAL, transformers.MistralConfig),
+        ({"architectures": ["Qwen2ForCausalLM"]}, transformers.Qwen2Config),
+        ({"architectures": ["Qwen3ForCausalLM"]}, transformers.Qwen3Config),
+        ({"architectures": ["Gemma3ForCausalLM"]}, transformers.Gemma3TextConfig),
+        ({"architectures": ["Phi3ForCausalLM"]}, transformers.Phi3Config),
+        ({"architectures": ["MixtralForCausalLM"]}, transformers.MixtralConfig),
+        ({"architectures": ["Qwen3MoeForCausalLM"]}, transformers.Qwen3MoeConfig),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_absent_keys_mean_what_they_mean_in_transformers(
     tmp_path: Path, family: dict[str, Any], oracle: Any
 ) -> None:
     absent = dict.fromkeys(OPTIONAL, ...)
-    found = spec(tmp_path, {**family, **absent, "hidden_size": 256, "num_attention_heads": 16})
-    expected = oracle(hidden_size=256, num_attention_heads=16)
-    layer = found.layers[0]
-    assert (layer.heads, layer.kv_heads) == (16, expected.num_key_value_heads)
-    assert layer.head_dim == expected.head_dim
-    assert layer.activation == expected.hidden_act
-    assert layer.window == getattr(expected, "sliding_window", None)
+    sizes = {"hidden_size": 512, "num_attention_heads": 32, "num_hidden_layers": 6}
+    found = spec(tmp_path, {**family, **absent, **sizes})
+    expected = oracle(**sizes)
+    last = found.layers[-1]  # of Gemma's six the one that looks at the whole context
+    assert (last.heads, last.kv_heads) == (32, expected.num_key_value_heads)
+    assert last.head_dim == (getattr(expected, "head_dim", None) or 16)
+    activation = getattr(expected, "hidden_act", None) or expected.hidden_activation
+    assert last.activation == {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}[activation]
+    assert last.scale == getattr(expected, "query_pre_attn_scalar", last.head_dim) ** -0.5
+    kinds = getattr(expected, "layer_types", None) or ["sliding_attention"] * 6
+    windows = [
+        getattr(expected, "sliding_window", None) if kind == "sliding_attention" else None for kind in kinds
+    ]
+    assert [layer.window for layer in found.layers] == windows
     assert found.max_position == expected.max_position_embeddings
     assert found.norm_eps == expected.rms_norm_eps
-    assert found.layers[0].rope.theta == expected.rope_parameters["rope_theta"]
+    ropes = expected.rope_parameters
+    assert last.rope.theta == ropes.get("full_attention", ropes)["rope_theta"]
     assert found.tied_embeddings == expected.tie_word_embeddings
+    count = getattr(expected, "num_local_experts", None)
+    experts = count and ExpertsSpec(
+        count, expected.num_experts_per_tok, getattr(expected, "norm_topk_prob", True)
+    )
+    assert last.experts == experts
+    if experts:
+        width = getattr(expected, "moe_intermediate_size", INTERMEDIATE)
+        assert last.intermediate == width
 
 
 def test_a_configuration_saved_by_transformers_is_read(tmp_path: Path) -> None:
@@ -126,6 +152,52 @@ def test_a_window_counts_only_when_shorter_than_the_context(
 
 def test_llama_has_no_window(tmp_path: Path) -> None:
     assert spec(tmp_path, {"sliding_window": 16}).layers[0].window is None
+
+
+def test_the_part_of_a_model_that_sees_pictures_is_its_text_config(tmp_path: Path) -> None:
+    """What gemma-3-4b-it has: few keys in the part, ends outside of it."""
+    text = {
+        "model_type": "gemma3_text",
+        "hidden_size": 2560,
+        "num_hidden_layers": 34,
+        "intermediate_size": 10240,
+        "sliding_window": 1024,
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+    }
+    absent = dict.fromkeys(LLAMA_CONFIG, ...)
+    outer = {
+        **absent,
+        "architectures": ["Gemma3ForConditionalGeneration"],
+        "text_config": text,
+        "eos_token_id": [1, 106],
+    }
+    found = spec(tmp_path, outer)
+    expected = transformers.Gemma3Config(text_config=dict(text)).text_config
+    assert (found.hidden, found.vocab_size, len(found.layers)) == (2560, expected.vocab_size, 34)
+    assert found.embedding_scale == 2560**0.5
+    assert found.eos_ids == (1, 106)
+    kinds = ["full_attention" if layer.window is None else "sliding_attention" for layer in found.layers]
+    assert kinds == expected.layer_types
+    assert found.ropes == (RopeSpec(1e4, 256), RopeSpec(1e6, 256, "linear", 8.0))
+    assert found.max_position == 131072
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "biases"),
+    [
+        ("LlamaForCausalLM", True, (True, True)),
+        ("LlamaForCausalLM", False, (False, False)),
+        ("MistralForCausalLM", True, (False, False)),  # transformers' Mistral has none whatever the key
+        ("Qwen2ForCausalLM", False, (True, False)),
+        ("Qwen3ForCausalLM", True, (True, True)),
+        ("Qwen3ForCausalLM", False, (False, False)),
+    ],
+)
+def test_attention_has_the_biases_of_its_family(
+    tmp_path: Path, name: str, asked: bool, biases: tuple[bool, bool]
+) -> None:
+    layer = spec(tmp_path, {"architectures": [name], "attention_bias": asked}).layers[0]
+    assert (layer.qkv_bias, layer.out_bias) == biases
 
 
 def test_without_architectures_the_model_type_decides(tmp_path: Path) -> None:
@@ -182,6 +254,13 @@ def test_embeddings_are_tied_where_the_configuration_says_so_or_the_head_is_abse
 
 
 BAD_CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
+    "soft cap of scores": (
+        {"attn_logit_softcapping": 50.0},
+        "attn_logit_softcapping is 50.0; .*not supported",
+    ),
+    "soft cap of logits": ({"final_logit_softcapping": 30.0}, "final_logit_softcapping is 30.0"),
+    "both ways": ({"use_bidirectional_attention": True}, "use_bidirectional_attention is True"),
+    "shared experts": ({"n_shared_experts": 2}, "n_shared_experts is 2; it must be absent"),
     "architecture": (
         {"architectures": ["GPTNeoXForCausalLM"]},
         "architecture 'GPTNeoXForCausalLM' is not supported; supported are LlamaForCausalLM, Mistral",

@@ -111,7 +111,7 @@ def _rotated(config: Fields, scaling: Fields, family: Family, head_dim: int) -> 
 
 def _dynamic(source: _Source) -> RopeSpec:
     if source.dim == 2:
-        raise source.scaling.error("rope_type", "another than dynamic for 2 rotated components a head")
+        raise ModelFileError("config.json: rope type dynamic needs more than 2 rotated components a head")
     return RopeSpec(
         source.theta,
         source.dim,

@@ -97,7 +97,8 @@ def _cut(fused: Stored, prefix: str, parts: Sequence[_Part], label: str) -> Iter
     wanted = sum(count for _, count in parts)
     if rows != wanted:
         raise ModelFileError(
-            f"{label}: tensor {fused.info.name} has shape {list(shape)}; the configuration asks for {wanted} rows"
+            f"{label}: tensor {fused.info.name} has shape {list(shape)}, "
+            f"the configuration asks for {wanted} rows"
         )
     start = 0
     for name, count in parts:
