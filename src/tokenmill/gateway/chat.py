@@ -9,7 +9,6 @@ from tokenmill.gateway.body import read_json_object
 from tokenmill.gateway.chat_prompt import (
     Conversation,
     chat_prompt,
-    family_of,
     template_of,
     template_variables,
 )
@@ -31,6 +30,7 @@ from tokenmill.gateway.sampling import (
 )
 from tokenmill.gateway.served import Serving
 from tokenmill.gateway.tools.declared import parse_offer
+from tokenmill.gateway.tools.families import family_of
 
 
 async def chat_completions(serving: Serving, exchange: Exchange) -> None:

@@ -15,7 +15,7 @@ from tokenmill.gateway.messages import Message
 from tokenmill.gateway.sampling import encode
 from tokenmill.gateway.served import MessageTemplate, ServedModel
 from tokenmill.gateway.tools.declared import Tool
-from tokenmill.gateway.tools.families import Family, choose_family
+from tokenmill.gateway.tools.families import family_of
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,6 @@ def template_of(model: ServedModel) -> MessageTemplate:
             code="no_chat_template",
         )
     return model.chat_template
-
-
-def family_of(template: MessageTemplate) -> Family:
-    """The model's way of calling tools."""
-    return choose_family(template.source, template.reads_tools)
 
 
 def chat_prompt(model: ServedModel, conversation: Conversation) -> ChatPrompt:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 
 def quoted(text: str) -> str:
-    """The text as a literal. Raw control characters would be errors, so all but printable ASCII is escaped."""
+    """The text as a literal. Raw control characters would be errors: all but printable ASCII is escaped."""
     return json.dumps(text)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tokenmill.gateway.tools import mistral
@@ -10,7 +12,6 @@ from tokenmill.gateway.tools.families import (
     GENERIC,
     HERMES,
     LLAMA3,
-    LLAMA3_ONE_CALL,
     MISTRAL_LISTED,
     MISTRAL_NAMED,
     PHI4,
@@ -38,7 +39,6 @@ TALK: list[dict[str, object]] = [
         ("{{ '<tool_call>\\n<function=' }}{{ tools }}", True, GENERIC),
         ('{"name": function name, "parameters": dictionary of', True, LLAMA3),
         ("{{ '<|python_tag|>' }}", True, LLAMA3),
-        ("{{ '<|python_tag|>' }}{{ raise_exception('only single tool-calls') }}", True, LLAMA3_ONE_CALL),
         ("{{ '[TOOL_CALLS]' + tools }}", True, MISTRAL_LISTED),
         ("{{ '[TOOL_CALLS]' + name + '[ARGS]' }}", True, MISTRAL_NAMED),
         ("{{ '<|tool|>' + message['tools'] + '<|/tool|>' }}", False, PHI4),
@@ -75,7 +75,9 @@ def test_phi_reads_tools_from_the_system_message() -> None:
     assert (messages[0], tools) == ({"role": "system", "content": "Be brief.", "tools": text}, [])
     messages, _ = PHI4.prepare(TALK[1:], [PUT])
     assert messages[0] == {"role": "system", "content": "", "tools": text}
-    assert PHI4.prepare(TALK, [])[0] == TALK
+    call = '{"name": "put", "arguments": {"n": 1}}'
+    assert messages[2] == {"role": "assistant", "content": f"<|tool_call|>[{call}, {call}]<|/tool_call|>"}
+    assert PHI4.prepare(TALK[:2], [])[0] == TALK[:2]
 
 
 def test_other_templates_meet_plain_text_in_turns() -> None:
@@ -102,4 +104,4 @@ def test_without_tools_nothing_is_explained() -> None:
 
 def test_a_template_that_refuses_several_calls_gets_one() -> None:
     assert LLAMA3.limit(Offer([PUT], "auto")).parallel
-    assert not LLAMA3_ONE_CALL.limit(Offer([PUT], "auto")).parallel
+    assert not replace(LLAMA3, one_call=True).limit(Offer([PUT], "auto")).parallel

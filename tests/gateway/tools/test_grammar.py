@@ -30,7 +30,7 @@ def special(syntax: Syntax) -> dict[str, int]:
 
 
 def written(syntax: Syntax, *calls: tuple[str, str]) -> str:
-    return syntax.before + syntax.between.join(syntax.call(*call) for call in calls) + syntax.after
+    return syntax.answer(calls)
 
 
 @pytest.fixture(params=[False, True], ids=["markers are text", "markers are tokens"])
@@ -90,6 +90,12 @@ def test_llama_calls_may_follow_their_token(tokens: bool) -> None:
     check, grammar = made(llama3.SYNTAX, Offer([PUT], "auto"), tokens)
     assert check.matches(grammar, '<|python_tag|>{"name": "put", "parameters": {}}')
     assert not check.matches(grammar, "<|python_tag|>print(1)")
+
+
+def test_mistral_calls_may_carry_ids(tokens: bool) -> None:
+    check, grammar = made(mistral.NAMED, Offer([PUT], "required"), tokens)
+    assert check.matches(grammar, "[TOOL_CALLS]put[CALL_ID]abcdefghi[ARGS]{}")
+    assert not check.matches(grammar, "[TOOL_CALLS]put[CALL_ID]abc[ARGS]{}")
 
 
 def test_without_parallel_calls_the_first_is_the_last(syntax: Syntax, tokens: bool) -> None:

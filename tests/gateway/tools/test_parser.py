@@ -48,7 +48,7 @@ def read(syntax: Syntax, *pieces: str) -> Read:
 
 def written(syntax: Syntax, *calls: tuple[str, str]) -> str:
     """An answer as the family's grammar prescribes it."""
-    return syntax.before + syntax.between.join(syntax.call(*call) for call in calls) + syntax.after
+    return syntax.answer(calls)
 
 
 @pytest.mark.parametrize("family", SYNTAXES)

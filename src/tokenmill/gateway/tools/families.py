@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from tokenmill.core.errors import InvalidRequest
+from tokenmill.gateway.served import MessageTemplate
 from tokenmill.gateway.tools import generic, hermes, llama3, mistral, phi4
 from tokenmill.gateway.tools.declared import Offer, Tool
 from tokenmill.gateway.tools.syntax import Syntax
@@ -41,17 +44,39 @@ class Family:
         if self.short_ids:
             messages = mistral.with_short_ids(messages)
         if self.described_by == "system":
-            return phi4.with_tools_in_system(messages, tools) if tools else messages, []
+            return phi4.with_tools_in_system(messages, tools), []
         return messages, [tool.described() for tool in tools]
 
 
 GENERIC = Family(generic.SYNTAX, described_by="text")
 HERMES = Family(hermes.SYNTAX)
 LLAMA3 = Family(llama3.SYNTAX)
-LLAMA3_ONE_CALL = Family(llama3.SYNTAX, one_call=True)
 MISTRAL_LISTED = Family(mistral.LISTED, short_ids=True)
 MISTRAL_NAMED = Family(mistral.NAMED, short_ids=True)
 PHI4 = Family(phi4.SYNTAX, described_by="system")
+
+
+@functools.lru_cache(maxsize=16)
+def family_of(template: MessageTemplate) -> Family:
+    """A template's family, and whether the template takes several calls of one message."""
+    family = choose_family(template.source, template.reads_tools)
+    one_call = not _takes_calls(template, family, 2) and _takes_calls(template, family, 1)
+    return replace(family, one_call=one_call)
+
+
+def _takes_calls(template: MessageTemplate, family: Family, count: int) -> bool:
+    call = {"id": "abcdefghi", "type": "function", "function": {"name": "probe", "arguments": "{}"}}
+    talk: list[dict[str, object]] = [
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": "", "tool_calls": [call] * count},
+        {"role": "tool", "content": "hello", "tool_call_id": "abcdefghi"},
+    ]
+    messages, tools = family.prepare(talk, [Tool("probe", "", {"type": "object"}, strict=False)])
+    try:
+        template.render(messages, tools=tools)
+    except InvalidRequest:
+        return False
+    return True
 
 
 def choose_family(template: str, reads_tools: bool) -> Family:
@@ -68,5 +93,5 @@ def choose_family(template: str, reads_tools: bool) -> Family:
     if hermes.SYNTAX.open in template and "<function=" not in template:
         return HERMES
     if llama3.SYNTAX.open in template or '"parameters": dictionary' in template:
-        return LLAMA3_ONE_CALL if "single tool-call" in template else LLAMA3
+        return LLAMA3
     return GENERIC

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from tokenmill.gateway.tools import hermes
+from tokenmill.gateway.tools.calls_as_text import with_calls_as_text
 from tokenmill.gateway.tools.declared import Tool
 
 SYNTAX = hermes.SYNTAX
@@ -54,14 +55,7 @@ def _described(tool: Tool) -> dict[str, object]:
     return described | ({"description": tool.description} if tool.description else {})
 
 
-def _plain(message: Mapping[str, object]) -> dict[str, object]:
-    content = message["content"]
+def _plain(message: Mapping[str, object]) -> Mapping[str, object]:
     if message["role"] == "tool":
-        return {"role": "user", "content": f"<tool_response>\n{content}\n</tool_response>"}
-    calls = message.get("tool_calls")
-    plain = {key: value for key, value in message.items() if key != "tool_calls"}
-    if isinstance(calls, list) and calls:
-        written = [SYNTAX.call(call["function"]["name"], call["function"]["arguments"]) for call in calls]
-        text = SYNTAX.before + SYNTAX.between.join(written) + SYNTAX.after
-        plain["content"] = f"{content}\n{text}" if content else text
-    return plain
+        return {"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"}
+    return with_calls_as_text(message, SYNTAX)

@@ -62,14 +62,27 @@ def _calls(offer: Offer, syntax: Syntax, marked: _Marked) -> list[str]:
         _rule("calls", "call", more, marked.text(syntax.after)),
         _rule("call", " | ".join(f"call_{number}" for number in range(len(tools)))),
     ]
+    if syntax.id_marker:
+        rules += [_rule("call_id", marked.text(syntax.id_marker), "ID"), "ID: /[a-zA-Z0-9]{9}/"]
     for number, tool in enumerate(tools):
-        head, _, tail = syntax.call(tool.name, "\0").partition("\0")
         schema, strict = _arguments(tool, offer)
         rules += [
-            _rule(f"call_{number}", marked.text(head), f"arguments_{number}", marked.text(tail)),
+            _rule(
+                f"call_{number}",
+                *_head(tool.name, syntax, marked),
+                f"arguments_{number}",
+                marked.text(syntax.tail),
+            ),
             _rule(f"arguments_{number}", "%json", compiled_text(schema, strict=strict)),
         ]
     return rules
+
+
+def _head(name: str, syntax: Syntax, marked: _Marked) -> list[str]:
+    before, _, after = syntax.head.partition("{name}")
+    if syntax.id_marker:
+        return [marked.text(before + name), "call_id?", marked.text(after)]
+    return [marked.text(before + name + after)]
 
 
 def _arguments(tool: Tool, offer: Offer) -> tuple[Schema, bool]:

@@ -18,7 +18,8 @@ NAMED = Syntax(
     after="",
     head="{name}[ARGS]",
     tail="",
-    other_markers=("[ARGS]", "[CALL_ID]"),
+    other_markers=("[ARGS]",),
+    id_marker="[CALL_ID]",
 )
 
 _ID = re.compile(r"[a-zA-Z0-9]{9}")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from tokenmill.gateway.tools.calls_as_text import with_calls_as_text
 from tokenmill.gateway.tools.declared import Tool
 from tokenmill.gateway.tools.syntax import Syntax
 
@@ -21,11 +22,14 @@ SYNTAX = Syntax(
 def with_tools_in_system(
     messages: Sequence[Mapping[str, object]], tools: Sequence[Tool]
 ) -> list[Mapping[str, object]]:
-    """The messages with the functions as JSON in a member of the system message."""
+    """The messages with the functions as JSON in a member of the system message, and calls as text."""
+    talk = [with_calls_as_text(message, SYNTAX) for message in messages]
+    if not tools:
+        return talk
     functions = [
         {"name": tool.name, "description": tool.description, "parameters": tool.parameters} for tool in tools
     ]
     text = msgspec.json.encode(functions).decode()
-    first, rest = (messages[0], messages[1:]) if messages[0]["role"] == "system" else (None, messages)
-    system = first or {"role": "system", "content": ""}
-    return [{**system, "tools": text}, *rest]
+    if talk[0]["role"] != "system":
+        return [{"role": "system", "content": "", "tools": text}, *talk]
+    return [{**talk[0], "tools": text}, *talk[1:]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 
@@ -17,6 +17,7 @@ class Syntax:
         open: marker that begins calls.
         close: marker that ends them, empty when there is none.
         other_markers: further markers inside calls.
+        id_marker: marker before an id that the model may give a call, after the name.
         bare: an answer that begins with `{` is a call too.
     """
 
@@ -28,11 +29,12 @@ class Syntax:
     tail: str = "}"
     close: str = ""
     other_markers: tuple[str, ...] = ()
+    id_marker: str = ""
     bare: bool = False
 
     @property
     def markers(self) -> tuple[str, ...]:
-        return tuple(filter(None, (self.open, self.close, *self.other_markers)))
+        return tuple(filter(None, (self.open, self.close, self.id_marker, *self.other_markers)))
 
     @property
     def call_is_object(self) -> bool:
@@ -42,6 +44,10 @@ class Syntax:
     def call(self, name: str, arguments: str) -> str:
         """One call as the model writes it."""
         return self.head.replace("{name}", name) + arguments + self.tail
+
+    def answer(self, calls: Iterable[tuple[str, str]]) -> str:
+        """All calls of an answer, as names and arguments."""
+        return self.before + self.between.join(self.call(*call) for call in calls) + self.after
 
     def special(self, special_tokens: Mapping[str, int]) -> dict[str, int]:
         """The markers that are special tokens of this tokenizer, with their ids; others are plain text."""

@@ -1,0 +1,72 @@
+"""Whole conversations with tools through templates that use of Jinja what the families' own use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tokenmill.core.clock import ManualClock
+from tokenmill.gateway.messages import parse_messages
+from tokenmill.gateway.tools import generic, hermes, llama3, mistral, phi4
+from tokenmill.gateway.tools.declared import Tool
+from tokenmill.gateway.tools.families import family_of
+from tokenmill.gateway.tools.syntax import Syntax
+from tokenmill.models.chat import ChatTemplate
+
+FOLDER = Path(__file__).parents[2] / "support" / "chat_templates"
+FAMILIES: dict[str, Syntax] = {
+    "qwen25": hermes.SYNTAX,
+    "qwen3": hermes.SYNTAX,
+    "llama31": llama3.SYNTAX,
+    "mistral3": mistral.LISTED,
+    "mistral7": mistral.NAMED,
+    "phi4mini": phi4.SYNTAX,
+    "gemma3": generic.SYNTAX,
+    "phi3": generic.SYNTAX,
+    "smollm3": generic.SYNTAX,
+}
+PUT = Tool(
+    "put_down",
+    "Puts it down.",
+    {"type": "object", "properties": {"number": {"type": "integer"}}},
+    strict=False,
+)
+
+
+def template(name: str) -> ChatTemplate:
+    return ChatTemplate((FOLDER / f"{name}.jinja").read_text(), clock=ManualClock(0))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_conversation_keeps_its_tools_calls_and_results(name: str) -> None:
+    found = template(name)
+    family = family_of(found)
+    assert family.syntax == FAMILIES[name]
+    call = {
+        "id": "call_0123456789",
+        "type": "function",
+        "function": {"name": "put_down", "arguments": '{"number": 77}'},
+    }
+    messages, tools = family.prepare(
+        parse_messages(
+            [
+                {"role": "user", "content": "first words"},
+                {"role": "assistant", "content": None, "tool_calls": [call]},
+                {"role": "tool", "content": "what came back", "tool_call_id": "call_0123456789"},
+                {"role": "assistant", "content": "an answer"},
+                {"role": "user", "content": "last words"},
+            ]
+        ),
+        [PUT],
+    )
+    text = found.render(messages, tools=tools)
+    for part in ("first words", "Puts it down.", "77", "what came back", "an answer", "last words"):
+        assert part in text
+    assert text.count("put_down") >= 2, "described and called"
+
+
+def test_the_template_is_asked_whether_it_takes_several_calls() -> None:
+    assert family_of(template("llama31")).one_call
+    assert not family_of(template("qwen25")).one_call
+    assert not family_of(template("mistral7")).one_call
