@@ -101,8 +101,8 @@ async def test_answers_beside_embeddings_and_embeddings_beside_answers_are_the_s
     prompts = ["hello", "the world says", "x y z", "model and model"]
     alone = [await answer(prompt) for prompt in prompts]
     quiet = await tiny.embed(TEXTS)
-    *together, first, second = await asyncio.gather(
-        *map(answer, prompts), tiny.embed(TEXTS), tiny.embed(TEXTS * 5)
+    together, first, second = await asyncio.gather(
+        asyncio.gather(*map(answer, prompts)), tiny.embed(TEXTS), tiny.embed(TEXTS * 5)
     )
     assert together == alone
     assert np.array_equal(first, quiet)

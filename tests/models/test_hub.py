@@ -97,6 +97,17 @@ def test_a_model_arrives_with_what_is_read_and_nothing_else(tiny: Hub, tmp_path:
     ]
 
 
+def test_a_model_for_embeddings_arrives_with_how_it_pools(tiny: Hub, tmp_path: Path) -> None:
+    said = {"modules.json": b"[]", "1_Pooling/config.json": b'{"pooling_mode": "mean"}'}
+    tiny.publish({**FILES, **said, "2_Dense/config.json": b"{}", "2_Dense/model.safetensors": b"-"})
+    folder = get("org/tiny", tmp_path)
+    assert {name: (folder / name).read_bytes() for name in said} == said
+    assert not (folder / "2_Dense").exists()
+    tiny.server.seen.clear()
+    assert get("org/tiny", tmp_path) == folder
+    assert tiny.server.seen == []
+
+
 def test_once_fetched_no_network_is_needed(tiny: Hub, tmp_path: Path) -> None:
     folder = get("org/tiny", tmp_path)
     tiny.server.seen.clear()

@@ -20,6 +20,7 @@ from tokenmill.core.errors import DownloadError, UnknownModel
 from tokenmill.models.download import Remote, fetch
 from tokenmill.models.files import OnProgress, make_folder, need_room, only_one, settle
 from tokenmill.models.gguf_parts import part_names
+from tokenmill.models.pooling_files import POOLING
 
 API_SECONDS = 30.0
 MANIFEST = "tokenmill-files.json"
@@ -125,7 +126,8 @@ def choose(model: HubModel, listed: Sequence[HubFile]) -> list[HubFile]:
     weights = standard or [file for file in top if file.name.endswith(".safetensors")]
     if weights:
         others = [file for file in top if not file.name.endswith(".safetensors") and _allowed(file.name)]
-        return others + weights
+        pooling = [file for file in safe if file.name == POOLING]
+        return others + pooling + weights
     gguf = [file for file in safe if file.name.endswith(".gguf")]
     if gguf and _is_one_model([file.name for file in gguf]):
         return gguf

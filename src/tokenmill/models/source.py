@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tokenmill.core.errors import ModelFileError
@@ -10,6 +10,7 @@ from tokenmill.models.gguf_config import read_family, spec_of
 from tokenmill.models.gguf_parts import model_name, open_parts
 from tokenmill.models.gguf_weights import stored_tensors
 from tokenmill.models.hf_config import read_config, spec_from
+from tokenmill.models.pooling_files import read_pooling
 from tokenmill.models.quantized.config import read_quantization
 from tokenmill.models.quantized.modules import open_modules
 from tokenmill.models.safetensors_file import open_folder
@@ -73,6 +74,7 @@ def _open_folder(folder: Path) -> ModelSource:
         opened = open_modules(listed, read_quantization(folder), folder.name)
         plain = plain_tensors(opened, config.family, folder.name)
         spec = spec_from(config, has_lm_head="lm_head.weight" in plain)
+        spec = replace(spec, pooling=read_pooling(folder))
         tensors = select(spec, canonical_tensors(plain, spec, folder.name), folder.name)
     except BaseException:
         for file in files:
