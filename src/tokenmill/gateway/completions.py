@@ -25,6 +25,7 @@ from tokenmill.gateway.sampling import (
     encode,
     flag,
     output_bound,
+    prompt_alternatives,
     sampling_params,
     streaming,
 )
@@ -84,12 +85,7 @@ def _asked(body: Body, prompts: int, stream: bool) -> Asked:
         raise InvalidRequest(
             f"prompts times {name} must be at most {MAX_CHOICES}, not {prompts} x {best_of}", param=name
         )
-    prompt_logprobs = None
-    if "prompt_logprobs" in body:
-        prompt_logprobs = bounds.integer("prompt_logprobs", body["prompt_logprobs"])
-        if stream:
-            raise InvalidRequest("prompt_logprobs needs stream: false", param="prompt_logprobs")
-    return Asked(n, best_of, flag(body, "echo"), _logprobs(body), prompt_logprobs)
+    return Asked(n, best_of, flag(body, "echo"), _logprobs(body), prompt_alternatives(body, stream=stream))
 
 
 def _max_tokens(body: Body, *, prompt_alone: bool) -> int:
