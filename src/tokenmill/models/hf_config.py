@@ -25,7 +25,7 @@ _ACTIVATIONS: Mapping[str, Literal["silu", "gelu_tanh"]] = {
 # Keys where null says something else than an absent key: all heads, hidden / heads, no window.
 _NULLABLE = ("num_key_value_heads", "head_dim", "sliding_window")
 # Features no architecture here computes; a file that asks for one would be computed wrongly.
-_UNSUPPORTED = (
+UNSUPPORTED = (
     "attn_logit_softcapping",
     "final_logit_softcapping",
     "use_bidirectional_attention",
@@ -61,7 +61,7 @@ def read_config(folder: Path) -> ModelConfig:
     family = family_of_class(listed[0] if listed else "", whole.text("model_type", ""))
     text = whole.nested("text_config") if "text_config" in whole else whole
     text = text.filled(family.absent, nullable=_NULLABLE)
-    for key in _UNSUPPORTED:
+    for key in UNSUPPORTED:
         if text.get(key):
             raise text.error(key, "absent: it is not supported")
     return ModelConfig(family, whole, text, _generation(folder))
