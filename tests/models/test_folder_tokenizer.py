@@ -240,7 +240,7 @@ class TestFolder:
         assert load_tokenizer(TokenizerFiles(folder=tmp_path), 1000).encode("ab", add_special=False)
 
     def test_a_folder_without_a_tokenizer_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(ModelFileError, match="no tokenizer"):
+        with pytest.raises(ModelFileError, match=r"no tokenizer\.json and no tokenizer\.model"):
             load_tokenizer(TokenizerFiles(folder=tmp_path), 1000)
 
     def test_a_decoder_whose_bytes_are_not_known_is_refused(self, tmp_path: Path) -> None:

@@ -206,6 +206,15 @@ class TestSentencePiece:
         ids = loaded.encode("the", add_special=False)
         assert b"".join(map(loaded.token_bytes, ids)) == b"the"
 
+    def test_extra_spaces_are_removed_where_the_file_says_so(self) -> None:
+        metadata = sentencepiece_metadata(sentencepiece())
+        loaded = _of(metadata | {"tokenizer.ggml.remove_extra_whitespaces": True})
+        for text in texts(25, 500):
+            # Spaces alone; other white space stays.
+            fewer = " ".join(word for word in text.split(" ") if word)
+            if fewer:
+                assert loaded.encode(text, add_special=False) == sentencepiece_ids(metadata, fewer), text
+
     def test_bos_is_added_by_default(self) -> None:
         loaded = _of(sentencepiece_metadata(sentencepiece()))
         assert loaded.add_bos
