@@ -115,6 +115,17 @@ def test_seeds_give_the_same_text_in_any_company(model: RealModel, prompts: list
     assert text(together[0], 0) != text(together[0], 1)
 
 
+@pytest.mark.parametrize("budget", [7, 64])
+def test_what_is_read_of_prompts(model: RealModel, prompts: list[list[int]], budget: int) -> None:
+    scored = SamplingParams(temperature=0, max_tokens=0, prompt_logprobs=2)
+    few = sorted(prompts[:8], key=len)[2:5]
+    alone = [model.run([prompt], scored)[0][0].prompt_logprobs for prompt in few]
+    together = model.run(few, scored, max_num_batched_tokens=budget)
+    assert [deltas[0].prompt_logprobs for deltas in together] == alone
+    apart = [model.embed([prompt], "mean")[0] for prompt in few]
+    assert model.embed(few, "mean", max_num_batched_tokens=budget) == apart
+
+
 def test_streamed_text_is_the_decoded_whole(model: RealModel, prompts: list[list[int]]) -> None:
     for deltas in model.run(prompts[:8], SamplingParams(temperature=1.0, seed=3, max_tokens=30)):
         assert text(deltas) == model.tokenizer.decode(tokens(deltas))
