@@ -24,7 +24,7 @@ FILES = {
     "config.json": b"{}",
     "tokenizer.json": b"{}",
     "chat_template.jinja": b"{{ 1 }}",
-    "tokenizer.model": b"never read",
+    "tokenizer.model": b"read where there is no tokenizer.json",
     "README.md": b"read",
     "pytorch_model.bin": b"pickle",
     "modeling_tiny.py": b"code",
@@ -95,6 +95,11 @@ def test_a_model_arrives_with_what_is_read_and_nothing_else(tiny: Hub, tmp_path:
     assert installed(tmp_path) == [
         InstalledModel("org/tiny", folder, sum(path.stat().st_size for path in folder.iterdir()))
     ]
+
+
+def test_a_sentencepiece_tokenizer_comes_where_there_is_no_other(tiny: Hub, tmp_path: Path) -> None:
+    tiny.publish({name: content for name, content in FILES.items() if name != "tokenizer.json"})
+    assert (get("org/tiny", tmp_path) / "tokenizer.model").read_bytes() == FILES["tokenizer.model"]
 
 
 def test_a_model_for_embeddings_arrives_with_how_it_pools(tiny: Hub, tmp_path: Path) -> None:

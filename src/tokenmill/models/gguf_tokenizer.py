@@ -142,5 +142,7 @@ def _add_special(backend: Tokenizer, vocabulary: Vocabulary, strips_after: froze
     def added(tokens: Sequence[str]) -> list[AddedToken]:
         return [AddedToken(token, normalized=False, rstrip=token in strips_after) for token in tokens]
 
-    backend.add_special_tokens(added(vocabulary.of_type(CONTROL, UNKNOWN)))
-    backend.add_tokens(added([_as_text(token, USER_DEFINED) for token in vocabulary.of_type(USER_DEFINED)]))
+    whole = [_as_text(token, USER_DEFINED) for token in vocabulary.of_type(USER_DEFINED)]
+    with no_panic("the file's special tokens break the tokenizer library", ModelFileError):
+        backend.add_special_tokens(added(vocabulary.of_type(CONTROL, UNKNOWN)))
+        backend.add_tokens(added(whole))
