@@ -233,13 +233,13 @@ def sampling(params: SamplingParams, vocab_size: int) -> None:
         )
 
 
-def reported_logprobs(prompt_tokens: int, alternatives: int | None) -> None:
-    """How many log-probabilities of a prompt one request may ask for."""
-    if alternatives is not None and prompt_tokens * (alternatives + 1) > MAX_PROMPT_LOGPROBS:
+def reported_logprobs(tokens: int, alternatives: int | None, *, param: str = "prompt_logprobs") -> None:
+    """How many log-probabilities of prompts one request may ask for."""
+    if alternatives is not None and tokens * (alternatives + 1) > MAX_PROMPT_LOGPROBS:
         raise InvalidRequest(
-            "log-probabilities of a prompt, its tokens times one more than the alternatives, must be at most "
-            f"{MAX_PROMPT_LOGPROBS}, not {prompt_tokens} x {alternatives + 1}",
-            param="prompt_logprobs",
+            "log-probabilities of prompts (tokens times one more than the alternatives) must be at most "
+            f"{MAX_PROMPT_LOGPROBS}, not {tokens} x {alternatives + 1}",
+            param=param,
         )
 
 

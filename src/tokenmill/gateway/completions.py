@@ -124,10 +124,13 @@ def _encode(
     """
     ids: list[Sequence[int]] = []
     echoes: list[Echo] = []
+    total = 0
+    field = "logprobs" if asked.prompt_logprobs is None else "prompt_logprobs"
     for prompt in prompts:
         prompt_ids = prompt if isinstance(prompt, tuple) else encode(model, prompt, add_special=True)
         check_prompt(prompt_ids, max_tokens, model)
-        bounds.reported_logprobs(len(prompt_ids), sampling.prompt_logprobs)
+        total += len(prompt_ids) * asked.n
+        bounds.reported_logprobs(total, sampling.prompt_logprobs, param=field)
         ids.append(prompt_ids)
         if asked.echo:
             text = model.tokenizer.decode(prompt) if isinstance(prompt, tuple) else prompt
