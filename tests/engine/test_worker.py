@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from tokenmill.core.events import EngineReady, Event, LoadProgress, RequestRejec
 from tokenmill.core.flags import ModelFlags
 from tokenmill.core.request import GenerateRequest, SamplingParams
 from tokenmill.engine.core import EngineCore, Output
+from tokenmill.engine.grammar.matcher import Matcher
 from tokenmill.engine.worker import EngineWorker
 from tokenmill.models.source import open_model
 
@@ -154,10 +155,10 @@ def test_a_fault_while_taking_a_request_is_that_request_s_alone(
 ) -> None:
     add = EngineCore.add
 
-    def broken(self: EngineCore, request: GenerateRequest) -> None:
+    def broken(self: EngineCore, request: GenerateRequest, matchers: Sequence[Matcher]) -> None:
         if request.request_id == "bad":
             raise RuntimeError("a bug")
-        add(self, request)
+        add(self, request, matchers)
 
     monkeypatch.setattr(EngineCore, "add", broken)
     bad, good = Collector(), Collector()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from typing import Any, cast
 
@@ -13,6 +13,7 @@ from tokenmill.core.delta import Delta
 from tokenmill.core.errors import Draining, EngineStopped, GenerationFailed
 from tokenmill.core.request import GenerateRequest
 from tokenmill.engine.core import Output
+from tokenmill.engine.grammar.matcher import Matcher
 from tokenmill.engine.worker import EngineWorker, Sink
 from tokenmill.fleet.local import LocalReplica
 
@@ -35,7 +36,7 @@ class ScriptedWorker:
         self.stopped = False
         self.watchers: list[Callable[[], None]] = []
 
-    def submit(self, request: GenerateRequest, sink: Sink) -> None:
+    def submit(self, request: GenerateRequest, sink: Sink, matchers: Sequence[Matcher] = ()) -> None:
         self.sinks[request.request_id] = sink
 
     def abort(self, request_id: str) -> None:

@@ -11,8 +11,10 @@ import reprlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from tokenmill.core.errors import InvalidRequest
-from tokenmill.core.request import SamplingParams
+from tokenmill.core.request import Grammar, SamplingParams
 
 MAX_BODY_BYTES = 8 << 20
 MAX_HEADER_BYTES = 32 << 10
@@ -98,6 +100,10 @@ MAX_STOPS = 16
 MAX_STOP_CHARS = 256
 MAX_STOP_TOKEN_IDS = 128
 MAX_LOGIT_BIAS = 1024
+MAX_GRAMMAR_BYTES = 64 << 10
+MAX_SCHEMA_DEPTH = 32
+# Kinds of grammar, in the words of a message.
+GRAMMAR_KINDS: Mapping[str, str] = {"json_schema": "JSON schema", "regex": "regex", "lark": "Lark grammar"}
 
 
 _short = reprlib.Repr()
@@ -191,6 +197,38 @@ def in_vocabulary(field: str, ids: Collection[int], vocab_size: int) -> None:
         token = next(token for token in ids if not 0 <= token < vocab_size)
         raise InvalidRequest(
             f"{field} holds token id {token}; this model's ids are 0 to {vocab_size - 1}", param=field
+        )
+
+
+def grammar(value: Grammar) -> None:
+    """A grammar of a known kind, of bounded size and, where it is a JSON schema, of bounded depth."""
+    what = GRAMMAR_KINDS.get(value.kind)
+    if what is None:
+        known = ", ".join(GRAMMAR_KINDS)
+        raise InvalidRequest(f"a grammar's kind must be one of {known}, not {show(value.kind)}")
+    size = len(text(f"the {what}", value.source, max_chars=MAX_GRAMMAR_BYTES).encode())
+    if size > MAX_GRAMMAR_BYTES:
+        raise InvalidRequest(f"the {what} must have at most {MAX_GRAMMAR_BYTES} bytes, not {size}")
+    if value.kind == "json_schema":
+        _schema(value.source)
+
+
+def _schema(source: str) -> None:
+    try:
+        level = [msgspec.json.decode(source)]
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidRequest(f"the JSON schema is not valid JSON: {error}", code="invalid_grammar") from None
+    if not isinstance(level[0], (dict, bool)):
+        raise InvalidRequest(f"a JSON schema must be an object, not {show(level[0])}", code="invalid_grammar")
+    for _ in range(MAX_SCHEMA_DEPTH):
+        level = [
+            child
+            for item in level
+            for child in (item.values() if isinstance(item, dict) else item if isinstance(item, list) else ())
+        ]
+    if level:
+        raise InvalidRequest(
+            f"the JSON schema nests deeper than {MAX_SCHEMA_DEPTH} levels", code="invalid_grammar"
         )
 
 
