@@ -21,7 +21,7 @@ from support.model_files import (
     write_folder,
 )
 from tokenmill.core.errors import ModelFileError
-from tokenmill.models.hf_config import read_spec
+from tokenmill.models.hf_config import read_config, spec_from
 from tokenmill.models.source import open_model
 from tokenmill.models.spec import ExpertsSpec, LayerSpec, ModelSpec, RopeSpec
 
@@ -32,6 +32,10 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+
+
+def read_spec(folder: Path, *, has_lm_head: bool) -> ModelSpec:
+    return spec_from(read_config(folder), has_lm_head=has_lm_head)
 
 
 def spec(tmp_path: Path, config: dict[str, Any] | None = None, **files: Any) -> ModelSpec:
@@ -180,6 +184,18 @@ def test_the_part_of_a_model_that_sees_pictures_is_its_text_config(tmp_path: Pat
     assert kinds == expected.layer_types
     assert found.ropes == (RopeSpec(1e4, 256), RopeSpec(1e6, 256, "linear", 8.0))
     assert found.max_position == 131072
+
+
+def test_another_language_model_inside_is_refused(tmp_path: Path) -> None:
+    """Ministral 3 has the class of Mistral 3, and scales its attention by position."""
+    outer = {
+        "architectures": ["Mistral3ForConditionalGeneration"],
+        "text_config": {**LLAMA_CONFIG, "model_type": "ministral3"},
+    }
+    with pytest.raises(
+        ModelFileError, match="text_config: model_type is 'ministral3'; it must be mistral or"
+    ):
+        spec(tmp_path, outer)
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-yarn": ("llama", {"rope_parameters": YARN}),
     "mistral": ("mistral", {"sliding_window": None}),
     "mistral-window": ("mistral", {"sliding_window": 40}),
+    "mistral3-pictures": ("mistral3-pictures", {"sliding_window": None}),
     "qwen2": ("qwen2", {}),
     "qwen2-windows": (
         "qwen2",
