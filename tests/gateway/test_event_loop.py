@@ -9,7 +9,7 @@ import pytest
 
 from support.gateways import CHAT, COMPLETIONS, EMBEDDINGS, chat, completion, embedding, make_gateway
 from support.scripted import ByteTokenizer
-from tokenmill.gateway import body, completion_render, embeddings, generation
+from tokenmill.gateway import body, embeddings, generation, openai_types
 
 
 @pytest.mark.parametrize(("size", "on_loop"), [(1000, True), (600 << 10, False)])
@@ -58,14 +58,14 @@ async def test_long_lists_of_log_probabilities_are_written_on_another_thread(
     tokens: int, on_loop: bool, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: set[int] = set()
-    written = completion_render.clamp
+    written = openai_types.clamp
 
     def noting(logprob: float) -> float:
         threads.add(threading.get_ident())
         return written(logprob)
 
     monkeypatch.setattr(generation, "ON_LOOP_ENTRIES", 100)
-    monkeypatch.setattr(completion_render, "clamp", noting)
+    monkeypatch.setattr("tokenmill.gateway.completion_render.clamp", noting)
     gateway = make_gateway()
     body = completion([1] * tokens, echo=True, logprobs=0, max_tokens=0, stream=stream)
     assert (await gateway.post(COMPLETIONS, body)).status_code == 200

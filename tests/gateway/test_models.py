@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from support.gateways import CHAT, MODEL, chat, make_gateway
+from support.gateways import CHAT, chat, make_gateway
+from support.scripted import MODEL
 
 
 async def test_a_model_is_listed_and_found_under_each_of_its_names() -> None:

@@ -79,11 +79,11 @@ async def embeddings(serving: Serving, exchange: Exchange) -> None:
     # A thousand inputs are a million numbers: written on a thread, so that other connections get their turns.
     large = len(deltas) > ON_LOOP_EMBEDDINGS
     given = (deltas, encoding, model.name)
-    body = await asyncio.to_thread(_body, *given) if large else _body(*given)
-    await exchange.respond(200, body, headers=[took])
+    answer = await asyncio.to_thread(_answer, *given) if large else _answer(*given)
+    await exchange.respond(200, answer, headers=[took])
 
 
-def _body(deltas: Sequence[Delta], encoding: Encoding, model: str) -> bytes:
+def _answer(deltas: Sequence[Delta], encoding: Encoding, model: str) -> bytes:
     usage = UsageSum(1)
     for delta in deltas:
         usage.add(delta)
