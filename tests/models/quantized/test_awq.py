@@ -11,7 +11,7 @@ import torch
 
 from support.packers import Codes, awq, open_quantized, random_codes, words
 from tokenmill.core.errors import ModelFileError
-from tokenmill.models.quantized import matrix
+from tokenmill.models.quantized import awq as reader
 
 CONFIG: dict[str, Any] = {
     "quant_method": "awq",
@@ -68,7 +68,7 @@ def test_an_eight_by_eight_matrix_worked_by_hand(tmp_path: Path) -> None:
 def test_numbers_and_codes_are_those_that_were_packed(
     shape: tuple[int, int], group: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(matrix, "BLOCK_NUMBERS", 1000)  # several blocks, the last one short
+    monkeypatch.setattr(reader, "BLOCK_NUMBERS", 1000)  # several blocks, the last one short
     packed = random_codes(*shape, group)
     tensors = awq("m", packed)
     weights = open_quantized(tmp_path, tensors, config(group_size=group))

@@ -126,18 +126,6 @@ def test_rows_that_end_within_a_word(columns: int, tmp_path: Path) -> None:
     weights.close()
 
 
-@pytest.mark.parametrize("symmetric", [True, False], ids=["symmetric", "zero points"])
-def test_rows_of_a_fused_matrix(symmetric: bool, tmp_path: Path) -> None:
-    made = scheme(4, "group", group=32, symmetric=symmetric)
-    tensors, expected = tensors_of("m", "pack-quantized", made)
-    weights = open_quantized(tmp_path, tensors, config("pack-quantized", made))
-    part = weights._stored["m.weight"].rows("part.weight", 13, 21)
-    out = torch.empty(21, COLUMNS)
-    part.fill(out)
-    torch.testing.assert_close(out, expected[13:34], rtol=0, atol=0)
-    weights.close()
-
-
 def test_columns_in_activation_order(tmp_path: Path) -> None:
     """Codes and scales worked out beside the package, which no longer writes this: (code - 8) * scale of the
     column's group."""
@@ -180,6 +168,16 @@ def test_each_module_is_read_by_the_scheme_that_names_it_best(tmp_path: Path) ->
     weights = open_quantized(tmp_path, tensors, config("mixed-precision", linear, pattern, named))
     for name, numbers in expected.items():
         torch.testing.assert_close(weights.load(name, torch.float32), numbers, rtol=0, atol=0)
+    weights.close()
+
+
+def test_a_table_of_embeddings_is_a_class_of_its_own(tmp_path: Path) -> None:
+    linear, embedding = scheme(4, "group", group=32), scheme(8, "channel")
+    embedding.targets, embedding.input_activations = ["Embedding"], None
+    tensors, expected = tensors_of("model.embed_tokens", "pack-quantized", embedding)
+    weights = open_quantized(tmp_path, tensors, config("pack-quantized", linear, embedding))
+    found = weights.load("model.embed_tokens.weight", torch.float32)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
     weights.close()
 
 

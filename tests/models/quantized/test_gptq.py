@@ -11,7 +11,7 @@ import torch
 
 from support.packers import Codes, gptq, open_quantized, random_codes, words
 from tokenmill.core.errors import ModelFileError
-from tokenmill.models.quantized import matrix
+from tokenmill.models.quantized import gptq as reader
 
 CONFIG: dict[str, Any] = {
     "quant_method": "gptq",
@@ -66,7 +66,7 @@ def test_an_eight_by_eight_matrix_worked_by_hand(version: int, tmp_path: Path) -
 def test_numbers_and_codes_are_those_that_were_packed(
     bits: int, group: int, shuffled: bool, version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(matrix, "BLOCK_NUMBERS", 1000)
+    monkeypatch.setattr(reader, "BLOCK_NUMBERS", 1000)
     packed = random_codes(48, 384, group, bits, shuffled=shuffled)
     tensors = gptq("m", packed, bits, version)
     weights = open_quantized(
@@ -125,23 +125,6 @@ def test_groups_are_in_order_where_nothing_else_is_said(member: str, tmp_path: P
         del tensors["m.g_idx"]
     weights = open_quantized(tmp_path, tensors, CONFIG)
     torch.testing.assert_close(weights.load("m.weight", torch.float32), packed.numbers(), rtol=0, atol=0)
-    weights.close()
-
-
-def test_rows_of_a_fused_matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matrix, "BLOCK_NUMBERS", 1000)
-    packed = random_codes(48, 128, 32, shuffled=True)
-    weights = open_quantized(tmp_path, gptq("qkv", packed), config(desc_act=True))
-    whole = weights._stored["qkv.weight"]
-    for start, count in ((0, 20), (20, 27), (47, 1)):
-        part = whole.rows("part.weight", start, count)
-        assert (part.info.name, part.info.shape) == ("part.weight", (count, 128))
-        out = torch.empty(count, 128)
-        part.fill(out)
-        torch.testing.assert_close(out, packed.numbers()[start : start + count], rtol=0, atol=0)
-        grouped = part.rows("inner.weight", count - 1, 1).grouped()
-        assert grouped is not None
-        torch.testing.assert_close(grouped.dequantize(), out[-1:], rtol=0, atol=0)
     weights.close()
 
 

@@ -13,7 +13,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from support.model_files import hf_tensors, write_folder
+from support.model_files import HIDDEN, INTERMEDIATE, LAYERS, hf_tensors, write_folder
 from support.packers import Codes, awq, gptq, open_quantized, random_codes, rounded
 from tokenmill.core.errors import ModelFileError
 from tokenmill.models.packed_layout import PackedLayout
@@ -83,6 +83,34 @@ def test_planned_bytes_are_those_of_the_file(method: str, tmp_path: Path) -> Non
         planned += layout.nbytes(packed[name].codes.shape) if name in packed else info.nbytes
     data = safetensors.torch.load_file(folder / "model.safetensors")
     assert planned == sum(t.nbytes for name, t in data.items() if not name.endswith(".bias"))
+    source.weights.close()
+
+
+def test_fused_matrices_are_cut_into_their_parts(tmp_path: Path) -> None:
+    """Phi-3 keeps q, k and v in one matrix, and gate and up in another."""
+    folder = tmp_path / "small"
+    tensors: dict[str, torch.Tensor] = {}
+    expected: dict[str, torch.Tensor] = {}
+    for layer in range(LAYERS):
+        for fused, sizes in (
+            ("self_attn.qkv_proj", {"self_attn.q_proj": 64, "self_attn.k_proj": 32, "self_attn.v_proj": 32}),
+            ("mlp.gate_up_proj", {"mlp.gate_proj": INTERMEDIATE, "mlp.up_proj": INTERMEDIATE}),
+        ):
+            whole = random_codes(sum(sizes.values()), HIDDEN, 32, seed=layer)
+            tensors |= awq(f"model.layers.{layer}.{fused}", whole)
+            parts = whole.numbers().split(list(sizes.values()))
+            for name, part in zip(sizes, parts, strict=True):
+                expected[f"model.layers.{layer}.{name}.weight"] = part
+    kept = {name: torch.from_numpy(values) for name, values in hf_tensors().items() if name not in expected}
+    changes = {"architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "quantization_config": AWQ}
+    write_folder(folder, {}, changes)
+    safetensors.torch.save_file(tensors | kept, folder / "model.safetensors")
+    source = open_model(folder)
+    for name, numbers in expected.items():
+        torch.testing.assert_close(source.weights.load(name, torch.float32), numbers, rtol=0, atol=0)
+        grouped = source.weights.grouped(name)
+        assert grouped is not None and source.weights.tensors[name].format == "AWQ4"
+        torch.testing.assert_close(grouped.dequantize(), numbers, rtol=0, atol=0)
     source.weights.close()
 
 
