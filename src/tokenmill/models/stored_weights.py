@@ -76,7 +76,7 @@ class StoredTensor:
         return _grouped(self)
 
     def raw(self, start: int, count: int) -> Tensor:
-        """Rows `start` to `start + count` of a matrix or vector as they are stored: uint8 [count, row bytes]."""
+        """Rows `start` to `start + count` of a matrix or vector as stored: uint8 [count, row bytes]."""
         return _raw(self, start, count, self.info.nbytes // self.info.shape[0])
 
     def rows(self, name: str, start: int, count: int) -> StoredTensor:
