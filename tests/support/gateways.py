@@ -43,6 +43,7 @@ class Gateway:
     """An application over a scripted replica, with everything it published."""
 
     app: GatewayApp
+    served: ServedModel
     replica: ScriptedReplica
     metrics: Metrics
     events: list[Event]
@@ -108,7 +109,7 @@ def make_gateway(
         limits=limits,
         max_waiting=max_waiting,
     )
-    return Gateway(app, replica, metrics, events)
+    return Gateway(app, served, replica, metrics, events)
 
 
 def chunks(text: str) -> list[dict[str, Any]]:
@@ -142,6 +143,7 @@ class RawCall:
     """One ASGI call in slow motion: what was sent so far, and a client that may hang up."""
 
     app: GatewayApp
+    served: ServedModel
     path: str
     body: bytes
     method: str = "POST"

@@ -14,7 +14,7 @@ from tokenmill.core.bus import Bus
 from tokenmill.core.clock import Clock, SystemClock
 from tokenmill.core.errors import Draining, MethodNotAllowed, NotFound
 from tokenmill.core.events import HttpAnswered
-from tokenmill.gateway import chat, completions, embeddings, health, models_routes, tokenize
+from tokenmill.gateway import chat, completions, embeddings, health, models_routes, openapi, tokenize
 from tokenmill.gateway.auth import KeyCheck, check_local
 from tokenmill.gateway.http import ClientGone, Exchange, public_error
 from tokenmill.gateway.served import Limits, ServedModel, Serving
@@ -36,6 +36,7 @@ ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("GET", "/health/live", health.live),
     ("GET", "/health/ready", health.ready),
     ("GET", "/metrics", health.metrics),
+    ("GET", "/openapi.json", openapi.openapi),
 )
 # Routes are matched on the same decoded path that these sets are held against.
 NO_KEY = frozenset({"/health", "/health/live", "/health/ready"})

@@ -37,8 +37,7 @@ class Family:
     Attributes:
         architecture: key of `engine.models.BUILDERS`; families that compute alike share it.
         classes: Hugging Face class names, as in `architectures`.
-        model_types: `model_type`s, for a config.json without `architectures`. That of a `text_config` must be
-            among them.
+        model_types: `model_type`s, for a config.json without `architectures`.
         gguf: `general.architecture` of its GGUF files; None where they are those of another family. A file
             with experts belongs to the family with `experts`.
         absent: what an absent key of config.json means: the default of transformers' configuration class.
@@ -121,8 +120,8 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family(
         architecture="llama",
-        classes=("MistralForCausalLM", "Mistral3ForConditionalGeneration"),
-        model_types=("mistral", "mistral3"),
+        classes=("MistralForCausalLM",),
+        model_types=("mistral",),
         gguf=None,
         absent={
             **_COMMON,

@@ -17,7 +17,8 @@ You can call functions. They are, one JSON object a line:
 {functions}
 To call one, write nothing but this, with the function's name and its arguments as JSON:
 {example}
-Results come back between <tool_response> and </tool_response>. When no function helps, answer in words."""
+Several calls follow each other in the same form. Results come back between <tool_response> and \
+</tool_response>. When no function helps, answer in plain words."""
 
 
 def explained(messages: Sequence[Mapping[str, object]], tools: Sequence[Tool]) -> list[Mapping[str, object]]:
