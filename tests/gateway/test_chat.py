@@ -274,3 +274,15 @@ async def test_the_header_waits_for_the_first_delta() -> None:
     await running
     assert call.sent[0]["status"] == 200
     assert len(chunks(b"".join(message.get("body", b"") for message in call.sent).decode())) == 3
+
+
+async def test_log_probabilities_of_the_prompt_come_once_for_all_choices(gateway: Gateway) -> None:
+    answer = (await gateway.post(CHAT, chat(prompt_logprobs=1, n=2))).json()
+    found = answer["prompt_logprobs"]
+    prompt = gateway.replica.requests[0].prompt_ids
+    assert (len(found), found[0]) == (len(prompt), None)
+    assert found[1][str(prompt[1])] == {"logprob": -1.0, "rank": 2, "decoded_token": chr(prompt[1])}
+    assert found[1]["0"] == {"logprob": -1.0, "rank": 1, "decoded_token": " alt0"}
+    assert "prompt_logprobs" not in (await gateway.post(CHAT, chat())).json()
+    refused = (await gateway.post(CHAT, chat(prompt_logprobs=1, stream=True))).json()["error"]
+    assert (refused["code"], refused["param"]) == ("invalid_value", "prompt_logprobs")

@@ -226,6 +226,15 @@ async def test_each_list_has_the_alternatives_it_was_asked_for(gateway: Gateway)
     assert len(choice["logprobs"]["top_logprobs"][1]) == 2
 
 
+async def test_log_probabilities_of_all_prompts_are_bounded_together(gateway: Gateway) -> None:
+    # 33 prompts x 400 tokens x 4 choices x 6 are 316,800 of at most 262,144; with 3 choices it is 237,600
+    body = completion([[1] * 400] * 33, echo=True, logprobs=5, max_tokens=0)
+    refused = await gateway.post(COMPLETIONS, {**body, "n": 4})
+    assert refused.json()["error"]["param"] == "logprobs"
+    assert gateway.replica.requests == []
+    assert (await gateway.post(COMPLETIONS, {**body, "n": 3})).status_code == 200
+
+
 CHANCES = (-3.0, -1.0, -2.0, -1.0)
 
 

@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from support.gateways import CHAT, chat, make_gateway
+from support.gateways import CHAT, COMPLETIONS, EMBEDDINGS, chat, completion, embedding, make_gateway
 from support.scripted import ByteTokenizer
-from tokenmill.gateway import body
+from tokenmill.gateway import body, embeddings, generation, openai_types
 
 
 @pytest.mark.parametrize(("size", "on_loop"), [(1000, True), (600 << 10, False)])
@@ -50,3 +50,42 @@ async def test_texts_of_tokens_are_made_on_the_tokenizers_thread() -> None:
     gateway.app.close()
     assert answer.json()["token_strs"] == ["<s>", "h", "i"]
     assert threads == {"tokenizer"}
+
+
+@pytest.mark.parametrize(("tokens", "on_loop"), [(10, True), (200, False)])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_long_lists_of_log_probabilities_are_written_on_another_thread(
+    tokens: int, on_loop: bool, stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: set[int] = set()
+    written = openai_types.clamp
+
+    def noting(logprob: float) -> float:
+        threads.add(threading.get_ident())
+        return written(logprob)
+
+    monkeypatch.setattr(generation, "ON_LOOP_ENTRIES", 100)
+    monkeypatch.setattr("tokenmill.gateway.completion_render.clamp", noting)
+    gateway = make_gateway()
+    body = completion([1] * tokens, echo=True, logprobs=0, max_tokens=0, stream=stream)
+    assert (await gateway.post(COMPLETIONS, body)).status_code == 200
+    gateway.app.close()
+    assert (threads == {threading.get_ident()}) is on_loop
+
+
+@pytest.mark.parametrize(("inputs", "on_loop"), [(3, True), (100, False)])
+async def test_many_embeddings_are_written_on_another_thread(
+    inputs: int, on_loop: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: set[int] = set()
+    written = embeddings._written
+
+    def noting(data: bytes, encoding: embeddings.Encoding) -> list[float] | str:
+        threads.add(threading.get_ident())
+        return written(data, encoding)
+
+    monkeypatch.setattr(embeddings, "_written", noting)
+    gateway = make_gateway()
+    await gateway.post(EMBEDDINGS, embedding(["x"] * inputs))
+    gateway.app.close()
+    assert (threads == {threading.get_ident()}) is on_loop

@@ -46,7 +46,7 @@ async def test_streams_and_errors_carry_the_request_id(gateway: Gateway) -> None
     [
         ("/", 404, "not_found"),
         ("/v1", 404, "not_found"),
-        ("/v1/embeddings", 404, "not_found"),
+        ("/v1/images/generations", 404, "not_found"),
         ("/v1/chat/completions/", 404, "not_found"),
         ("/v1/models/", 404, "model_not_found"),
         ("/v1/models/other", 404, "model_not_found"),

@@ -49,6 +49,28 @@ def test_chat(served: tuple[Gateway, openai.OpenAI]) -> None:
     assert answer._request_id is not None
 
 
+def test_completions_that_score_their_prompt(served: tuple[Gateway, openai.OpenAI]) -> None:
+    _, client = served
+    answer = client.completions.create(
+        model=MODEL, prompt=[104, 105], echo=True, logprobs=2, max_tokens=1, n=2, best_of=3
+    )
+    assert [choice.index for choice in answer.choices] == [0, 1]
+    for choice in answer.choices:
+        assert choice.text.startswith("hi ")
+        assert choice.logprobs is not None
+        assert choice.logprobs.token_logprobs == [None, -1.0, -0.5]
+        assert choice.logprobs.text_offset == [0, 1, 2]
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 3
+    stream = client.completions.create(
+        model=MODEL, prompt=[104, 105], echo=True, logprobs=0, max_tokens=0, stream=True
+    )
+    chunks = [chunk.choices[0] for chunk in stream]
+    assert "".join(choice.text for choice in chunks) == "hi"
+    assert chunks[0].logprobs is not None
+    assert chunks[0].logprobs.tokens == ["h", "i"]
+
+
 def test_streaming_chat(served: tuple[Gateway, openai.OpenAI]) -> None:
     gateway, client = served
     stream = client.chat.completions.create(

@@ -143,7 +143,6 @@ class RawCall:
     """One ASGI call in slow motion: what was sent so far, and a client that may hang up."""
 
     app: GatewayApp
-    served: ServedModel
     path: str
     body: bytes
     method: str = "POST"

@@ -69,14 +69,15 @@ def random_codes(
 
 
 def rounded(weight: Array, group: int, bits: int = 4) -> Codes:
-    """A matrix rounded to the nearest code, zero points and all, from the least to the greatest of a group."""
+    """A matrix rounded to the nearest code. The zero point of a group is the code nearest to where 0 lies between
+    its least and its greatest number, and its scale just lets both in."""
     rows, columns = weight.shape
     parts = weight.reshape(rows, -1, group)
-    low, high = np.minimum(parts.min(-1), 0), np.maximum(parts.max(-1), 0)
+    low, high = np.minimum(parts.min(-1), -1e-6), np.maximum(parts.max(-1), 1e-6)
     top = (1 << bits) - 1
-    scales = np.maximum((high - low) / top, 1e-7).astype(np.float16)
+    zeros = np.clip(np.rint(-low / (high - low) * top), 1, top - 1).astype(np.int64)
+    scales = np.maximum(-low / zeros, high / (top - zeros)).astype(np.float16)
     steps = scales.astype(np.float32)
-    zeros = np.clip(np.rint(-low / steps), 0, top).astype(np.int64)
     codes = np.clip(np.rint(parts / steps[..., None]) + zeros[..., None], 0, top).astype(np.int64)
     return Codes(codes.reshape(rows, columns), zeros, scales, np.arange(columns) // group)
 

@@ -15,6 +15,7 @@ from tokenmill.core.events import Event
 from tokenmill.core.flags import ModelFlags
 from tokenmill.core.request import GenerateRequest, Pooling, SamplingParams
 from tokenmill.engine.core import EngineCore
+from tokenmill.engine.grammar.compiler import GrammarCompiler
 from tokenmill.engine.limits import Limits
 from tokenmill.engine.models import build_program
 from tokenmill.hardware.allocator import keep_freed_memory
@@ -35,6 +36,7 @@ class RealModel:
     tokenizer: Tokenizer
     program: ReferenceProgram
     num_blocks: int
+    grammars: GrammarCompiler
 
     @classmethod
     def load(cls, path: Path, dtype: torch.dtype, num_blocks: int = 256) -> RealModel:
@@ -46,7 +48,8 @@ class RealModel:
         source.weights.close()
         shapes = tuple((layer.kv_heads, layer.head_dim) for layer in source.spec.layers)
         program = ReferenceProgram(packed, KvLayout(num_blocks, BLOCK, shapes), dtype)
-        return cls(source, tokenizer, program, num_blocks)
+        grammars = GrammarCompiler(tokenizer, source.spec.eos_ids)
+        return cls(source, tokenizer, program, num_blocks, grammars)
 
     def core(self, events: list[Event], num_blocks: int | None = None, **flags: Any) -> EngineCore:
         bus = Bus()
@@ -74,7 +77,7 @@ class RealModel:
         """Deltas of each prompt, all submitted at once."""
         engine = core or self.core(events if events is not None else [], **flags)
         each = params if isinstance(params, list) else [params] * len(prompts)
-        return _answers(
+        return self._answers(
             engine,
             [
                 GenerateRequest(request_id=f"r{number}", prompt_ids=tuple(prompt), sampling=sampling)
@@ -88,21 +91,23 @@ class RealModel:
             GenerateRequest(request_id=f"r{number}", prompt_ids=tuple(prompt), pooling=pooling)
             for number, prompt in enumerate(prompts)
         ]
-        return [delta.embedding for (delta,) in _answers(self.core([], **flags), requests)]
+        return [delta.embedding for (delta,) in self._answers(self.core([], **flags), requests)]
 
-
-def _answers(engine: EngineCore, requests: list[GenerateRequest]) -> list[list[Delta]]:
-    found: dict[str, list[Delta]] = {request.request_id: [] for request in requests}
-    for request in requests:
-        engine.add(request)
-    while engine.has_work:
-        for output in engine.step():
-            if output.error is not None:
-                raise output.error
-            if output.delta is not None:
-                found[output.request_id].append(output.delta)
-    engine.scheduler.check()
-    return list(found.values())
+    def _answers(self, engine: EngineCore, requests: list[GenerateRequest]) -> list[list[Delta]]:
+        found: dict[str, list[Delta]] = {request.request_id: [] for request in requests}
+        for request in requests:
+            grammar = request.sampling.grammar
+            engine.add(
+                request, self.grammars.matchers(grammar, request.sampling.n).result() if grammar else ()
+            )
+        while engine.has_work:
+            for output in engine.step():
+                if output.error is not None:
+                    raise output.error
+                if output.delta is not None:
+                    found[output.request_id].append(output.delta)
+        engine.scheduler.check()
+        return list(found.values())
 
 
 def tokens(deltas: list[Delta], index: int = 0) -> list[int]:

@@ -49,18 +49,36 @@ KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 
 
-def save_tiny(kind: str, folder: Path, **changes: Any) -> Any:
-    """Writes a tiny checkpoint of a kind and returns the transformers model, float32.
+_VISION: dict[str, Any] = {
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 28,
+    "patch_size": 14,
+}
+# Models with a vision part around one of the kinds.
+WITH_PICTURES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
+    "gemma3-pictures": ("gemma3", "Gemma3Config", "Gemma3ForConditionalGeneration", _VISION),
+    "mistral3-pictures": (
+        "mistral",
+        "Mistral3Config",
+        "Mistral3ForConditionalGeneration",
+        {**_VISION, "model_type": "pixtral"},
+    ),
+}
 
-    `gemma3-pictures` is Gemma 3 with a vision part around it.
-    """
+
+def save_tiny(kind: str, folder: Path, **changes: Any) -> Any:
+    """Writes a tiny checkpoint of a kind and returns the transformers model, float32."""
     import transformers
 
-    if kind == "gemma3-pictures":
-        name, config = "Gemma3ForConditionalGeneration", _with_pictures(**changes)
+    if kind in WITH_PICTURES:
+        inner, config_name, name, vision = WITH_PICTURES[kind]
+        text = _config(inner, **changes)
+        config = getattr(transformers, config_name)(text_config=text, vision_config=dict(vision))
     else:
-        config_name, name, own = KINDS[kind]
-        config = getattr(transformers, config_name)(**{**SIZES, **own, **changes})
+        name, config = KINDS[kind][1], _config(kind, **changes)
     torch.manual_seed(0)
     model = getattr(transformers, name)(config).eval().float()
     low, high = (-0.5, 0.5) if kind.startswith("gemma3") else (0.5, 1.5)  # Gemma stores norms less 1
@@ -72,20 +90,11 @@ def save_tiny(kind: str, folder: Path, **changes: Any) -> Any:
     return model
 
 
-def _with_pictures(**changes: Any) -> Any:
+def _config(kind: str, **changes: Any) -> Any:
     import transformers
 
-    vision = {
-        "hidden_size": 16,
-        "intermediate_size": 16,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "image_size": 28,
-        "patch_size": 14,
-    }
-    return transformers.Gemma3Config(
-        text_config={**SIZES, "tie_word_embeddings": True, **changes}, vision_config=vision
-    )
+    config_name, _, own = KINDS[kind]
+    return getattr(transformers, config_name)(**{**SIZES, **own, **changes})
 
 
 def load_tiny(folder: Path, *, num_blocks: int = 64, block_size: int = 16) -> ReferenceProgram:

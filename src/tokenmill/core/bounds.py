@@ -11,8 +11,10 @@ import reprlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from tokenmill.core.errors import InvalidRequest
-from tokenmill.core.request import SamplingParams
+from tokenmill.core.request import Grammar, SamplingParams
 
 MAX_BODY_BYTES = 8 << 20
 MAX_HEADER_BYTES = 32 << 10
@@ -98,6 +100,10 @@ MAX_STOPS = 16
 MAX_STOP_CHARS = 256
 MAX_STOP_TOKEN_IDS = 128
 MAX_LOGIT_BIAS = 1024
+MAX_GRAMMAR_BYTES = 64 << 10
+MAX_SCHEMA_DEPTH = 32
+# Kinds of grammar, in the words of a message.
+GRAMMAR_KINDS: Mapping[str, str] = {"json_schema": "JSON schema", "regex": "regex", "lark": "Lark grammar"}
 
 
 _short = reprlib.Repr()
@@ -194,6 +200,38 @@ def in_vocabulary(field: str, ids: Collection[int], vocab_size: int) -> None:
         )
 
 
+def grammar(value: Grammar) -> None:
+    """A grammar of a known kind, of bounded size and, where it is a JSON schema, of bounded depth."""
+    what = GRAMMAR_KINDS.get(value.kind)
+    if what is None:
+        known = ", ".join(GRAMMAR_KINDS)
+        raise InvalidRequest(f"a grammar's kind must be one of {known}, not {show(value.kind)}")
+    size = len(text(f"the {what}", value.source, max_chars=MAX_GRAMMAR_BYTES).encode())
+    if size > MAX_GRAMMAR_BYTES:
+        raise InvalidRequest(f"the {what} must have at most {MAX_GRAMMAR_BYTES} bytes, not {size}")
+    if value.kind == "json_schema":
+        _schema(value.source)
+
+
+def _schema(source: str) -> None:
+    try:
+        level = [msgspec.json.decode(source)]
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidRequest(f"the JSON schema is not valid JSON: {error}", code="invalid_grammar") from None
+    if not isinstance(level[0], (dict, bool)):
+        raise InvalidRequest(f"a JSON schema must be an object, not {show(level[0])}", code="invalid_grammar")
+    for _ in range(MAX_SCHEMA_DEPTH):
+        level = [
+            child
+            for item in level
+            for child in (item.values() if isinstance(item, dict) else item if isinstance(item, list) else ())
+        ]
+    if level:
+        raise InvalidRequest(
+            f"the JSON schema nests deeper than {MAX_SCHEMA_DEPTH} levels", code="invalid_grammar"
+        )
+
+
 def sampling(params: SamplingParams, vocab_size: int) -> None:
     """Holds finished sampling parameters against the whole table, whoever built them.
 
@@ -233,13 +271,13 @@ def sampling(params: SamplingParams, vocab_size: int) -> None:
         )
 
 
-def reported_logprobs(prompt_tokens: int, alternatives: int | None) -> None:
-    """How many log-probabilities of a prompt one request may ask for."""
-    if alternatives is not None and prompt_tokens * (alternatives + 1) > MAX_PROMPT_LOGPROBS:
+def reported_logprobs(tokens: int, alternatives: int | None, *, param: str = "prompt_logprobs") -> None:
+    """How many log-probabilities of prompts one request may ask for."""
+    if alternatives is not None and tokens * (alternatives + 1) > MAX_PROMPT_LOGPROBS:
         raise InvalidRequest(
-            "log-probabilities of a prompt, its tokens times one more than the alternatives, must be at most "
-            f"{MAX_PROMPT_LOGPROBS}, not {prompt_tokens} x {alternatives + 1}",
-            param="prompt_logprobs",
+            "log-probabilities of prompts (tokens times one more than the alternatives) must be at most "
+            f"{MAX_PROMPT_LOGPROBS}, not {tokens} x {alternatives + 1}",
+            param=param,
         )
 
 

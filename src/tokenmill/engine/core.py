@@ -24,6 +24,7 @@ from tokenmill.core.events import (
 from tokenmill.core.flags import ModelFlags
 from tokenmill.core.request import GenerateRequest
 from tokenmill.engine.batch import build_step
+from tokenmill.engine.grammar.matcher import GrammarFailed, Matcher
 from tokenmill.engine.limits import Limits
 from tokenmill.engine.output import Vocabulary, logprob_entry
 from tokenmill.engine.request_state import Choice, RequestState, open_request
@@ -89,8 +90,11 @@ class EngineCore:
     def has_work(self) -> bool:
         return bool(self._requests)
 
-    def add(self, request: GenerateRequest) -> None:
+    def add(self, request: GenerateRequest, matchers: Items[Matcher] = ()) -> None:
         """Accepts a request.
+
+        Args:
+            matchers: its compiled grammar, one a choice; none where it has no grammar.
 
         Raises:
             InvalidRequest, ContextLengthExceeded: it can never be served.
@@ -98,6 +102,8 @@ class EngineCore:
         max_total = self._limits.check(request)
         if request.request_id in self._requests:
             raise GenerationFailed("a request with this id is already running")
+        if len(matchers) != (request.sampling.n if request.sampling.grammar is not None else 0):
+            raise GenerationFailed("a request with a grammar needs one compiled matcher a choice")
         state = open_request(
             request,
             now=self._clock.monotonic(),
@@ -105,6 +111,7 @@ class EngineCore:
             max_total=max_total,
             vocabulary=self._vocabulary,
             eos_ids=self._eos_ids,
+            matchers=matchers,
         )
         self._arrivals += len(state.choices)
         self._requests[request.request_id] = state
@@ -149,6 +156,7 @@ class EngineCore:
         computed = self._clock.monotonic() - found.seconds
         outputs += failed
         self.scheduler.commit(plan)
+        outputs += self._fail_stuck(found.stuck)
         self._read_prompts(found)
         gaps = self._deliver(found.sampled, outputs)
         outputs += self._end_prompts(plan.chunks)
@@ -245,6 +253,11 @@ class EngineCore:
                 failed += fault_alone
         return found, failed
 
+    def _fail_stuck(self, stuck: Items[tuple[Sequence, GrammarFailed]]) -> list[Output]:
+        """Ends the requests of sequences whose grammar fails, each once."""
+        first = {seq.request.request_id: fault for seq, fault in stuck if seq.phase is Phase.RUNNING}
+        return [self._fail(self._requests[name], fault) for name, fault in first.items()]
+
     def _broken(self, seq: Sequence, fault: Exception) -> Output:
         state = self._requests[seq.request.request_id]
         self._discard(state)
@@ -291,7 +304,7 @@ class EngineCore:
         gaps = []
         for seq, token in sampled:
             if seq.phase is not Phase.RUNNING:
-                continue  # a sibling broke in this very step, and the request with it
+                continue  # a sibling failed in this very step, and the request with it
             state, choice = self._requests[seq.request.request_id], self._choice(seq)
             if state.first_token_at is None:
                 state.first_token_at = now
@@ -299,8 +312,12 @@ class EngineCore:
                 gaps.append(now - choice.last_token_at)
             choice.last_token_at = now
             seq.tokens.append(token.token)
-            choice.sampler.observe(token.token)
-            delta = choice.stream.push(token)
+            try:
+                choice.sampler.observe(token.token)
+            except GrammarFailed as fault:
+                outputs.append(self._fail(state, fault))
+                continue
+            delta = choice.stream.push(token, complete=choice.sampler.complete)
             if seq.output_len == 1 and state.prompt_logprobs:
                 delta = replace(delta, prompt_logprobs=tuple(state.prompt_logprobs))
             if delta.finish_reason is not None:

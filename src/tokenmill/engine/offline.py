@@ -216,7 +216,12 @@ class Engine:
         open_ids = {request.request_id for request in requests}
         try:
             for request in requests:
-                self.worker.submit(request, collector)
+                try:
+                    matchers = self.worker.matchers(request).result() if request.sampling.grammar else ()
+                except TokenmillError as refusal:
+                    collector.deliver([Output(request.request_id, error=refusal, done=True)])
+                else:
+                    self.worker.submit(request, collector, matchers)
             while open_ids:
                 for output in collector.get():
                     if output.done:

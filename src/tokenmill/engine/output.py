@@ -70,8 +70,12 @@ class OutputStream:
         self._min_tokens = params.min_tokens
         self._pending: deque[_Pending] = deque()
 
-    def push(self, sampled: Sampled) -> Delta:
-        """Takes the token just appended to the sequence; the delta says whether it was the last."""
+    def push(self, sampled: Sampled, *, complete: bool = False) -> Delta:
+        """Takes the token just appended to the sequence; the delta says whether it was the last.
+
+        Args:
+            complete: no token can follow this one.
+        """
         token = sampled.token
         may_stop = self._seq.output_len >= self._min_tokens
         reason: FinishReason | None = None
@@ -86,10 +90,10 @@ class OutputStream:
             text = self._append(sampled, may_stop=may_stop)
             if self._text.stop is not None:
                 reason, stop_reason = "stop", self._text.stop
-            elif self._seq.total >= self._seq.max_total:
+            elif complete or self._seq.total >= self._seq.max_total:
                 text += self._text.finish()
                 stop_reason = self._text.stop
-                reason = "stop" if stop_reason is not None else "length"
+                reason = "stop" if complete or stop_reason is not None else "length"
         return Delta(
             index=self._seq.index,
             text=text,

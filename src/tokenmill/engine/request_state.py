@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable
+from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
 from tokenmill.core.delta import TokenLogprob
 from tokenmill.core.request import GenerateRequest, SamplingParams
+from tokenmill.engine.grammar.matcher import Matcher
 from tokenmill.engine.output import OutputStream, Vocabulary
 from tokenmill.engine.pooling import Pool
 from tokenmill.engine.sampler_state import SamplerState
@@ -61,8 +63,13 @@ def open_request(
     max_total: int,
     vocabulary: Vocabulary,
     eos_ids: Iterable[int],
+    matchers: Items[Matcher] = (),
 ) -> RequestState:
-    """Makes the sequences of a request; later choices follow the first, to share its prompt's KV."""
+    """Makes the sequences of a request; later choices follow the first, to share its prompt's KV.
+
+    Args:
+        matchers: one a choice where the request has a grammar.
+    """
     params = request.sampling if request.pooling is None else SamplingParams()
     ends = frozenset(eos_ids)
     seed = params.seed if params.seed is not None else secrets.randbits(63)
@@ -79,7 +86,14 @@ def open_request(
             leader=choices[0].seq if choices else None,
             unread=range(0) if choices else _read_positions(request),
         )
-        sampler = SamplerState(params, seed, index, prompt=request.prompt_ids, forbidden_until_min=forbidden)
+        sampler = SamplerState(
+            params,
+            seed,
+            index,
+            prompt=request.prompt_ids,
+            forbidden_until_min=forbidden,
+            matcher=matchers[index] if matchers else None,
+        )
         choices.append(Choice(seq, sampler, OutputStream(seq, vocabulary, ends)))
     return RequestState(
         request=request,

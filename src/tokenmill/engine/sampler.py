@@ -1,6 +1,7 @@
 """Logits to tokens, for all rows of a step at once.
 
-Order: penalties and bias on the raw logits, then temperature, top-k, top-p (over what top-k left), min-p.
+Order: penalties and bias on the raw logits, then the grammar, then temperature, top-k, top-p (over what top-k
+left), min-p.
 Log-probabilities are raw: of the model's logits before any of these. A row is drawn the same way whatever
 its neighbours ask for.
 """
@@ -14,6 +15,8 @@ from dataclasses import dataclass
 
 import torch
 
+from tokenmill.engine.grammar.masks import constrain
+from tokenmill.engine.grammar.matcher import GrammarFailed
 from tokenmill.engine.random import uniform
 from tokenmill.engine.sampler_state import SamplerState
 
@@ -46,8 +49,8 @@ class CorruptLogits(Exception):
         self.row = row
 
 
-def sample(logits: torch.Tensor, states: Items[SamplerState]) -> list[Sampled]:
-    """Draws one token a row.
+def sample(logits: torch.Tensor, states: Items[SamplerState]) -> list[Sampled | GrammarFailed]:
+    """Draws one token a row, or says why its grammar allows none.
 
     Args:
         logits: [rows, vocabulary], float32; changed in place.
@@ -62,12 +65,14 @@ def sample(logits: torch.Tensor, states: Items[SamplerState]) -> list[Sampled]:
     reported = _reported_rows(logits, states)
     _penalize(logits, states)
     _bias(logits, states)
+    failed = _follow_grammars(logits, states)
     tokens = logits.argmax(dim=-1)
     random = [row for row, state in enumerate(states) if state.params.temperature >= GREEDY_BELOW]
     if random:
         chosen = [states[row] for row in random]
         tokens[random] = _draw(logits if len(random) == len(states) else logits[random], chosen)
-    return _with_logprobs(tokens.tolist(), reported, states)
+    found = _with_logprobs(tokens.tolist(), reported, states)
+    return [failed.get(row, sampled) for row, sampled in enumerate(found)] if failed else [*found]
 
 
 def _reported_rows(logits: torch.Tensor, states: Items[SamplerState]) -> dict[int, torch.Tensor]:
@@ -115,16 +120,23 @@ def _penalize(logits: torch.Tensor, states: Items[SamplerState]) -> None:
 
 
 def _bias(logits: torch.Tensor, states: Items[SamplerState]) -> None:
-    """`logit_bias`, and no end before `min_tokens`."""
+    """`logit_bias`, and no end before `min_tokens`; where there is a grammar, that is its business."""
     rows = [(row, state) for row, state in enumerate(states) if len(state.bias_ids)]
     if rows:
         owners = _owners(rows, [len(state.bias_ids) for _, state in rows])
         ids = torch.cat([state.bias_ids for _, state in rows])
         values = torch.cat([state.bias_values for _, state in rows])
         logits.index_put_((owners, ids), values, accumulate=True)
-    early = [(row, state) for row, state in enumerate(states) if state.output_len < state.params.min_tokens]
-    for row, state in early:
-        logits[row, state.forbidden_until_min] = -math.inf
+    for row, state in enumerate(states):
+        if state.output_len < state.params.min_tokens and state.matcher is None:
+            logits[row, state.forbidden_until_min] = -math.inf
+
+
+def _follow_grammars(logits: torch.Tensor, states: Items[SamplerState]) -> dict[int, GrammarFailed]:
+    matchers = {row: state.matcher for row, state in enumerate(states) if state.matcher is not None}
+    if not matchers:
+        return {}
+    return constrain(logits, matchers, {row: states[row].avoided() for row in matchers})
 
 
 def _owners(rows: Items[tuple[int, SamplerState]], lengths: Items[int]) -> torch.Tensor:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from tokenmill.engine.grammar.matcher import GrammarFailed
 from tokenmill.engine.prompt_logprobs import score
 from tokenmill.engine.sampler import CorruptLogits, Sampled, sample
 from tokenmill.engine.sampler_state import SamplerState
@@ -17,15 +18,23 @@ from tokenmill.kernels.program import StepOutput
 
 @dataclass
 class StepResults:
-    """What a step gave, by sequence; `pooled` are states, [positions, hidden]. `seconds` is what it took."""
+    """What a step gave, by sequence.
+
+    Attributes:
+        stuck: sequences whose grammar allows no token.
+        pooled: states, [positions, hidden].
+        seconds: what evaluating took.
+    """
 
     sampled: list[tuple[Sequence, Sampled]] = field(default_factory=list)
+    stuck: list[tuple[Sequence, GrammarFailed]] = field(default_factory=list)
     scored: list[tuple[Sequence, list[Sampled]]] = field(default_factory=list)
     pooled: list[tuple[Sequence, torch.Tensor]] = field(default_factory=list)
     seconds: float = 0.0
 
     def add(self, other: StepResults) -> None:
         self.sampled += other.sampled
+        self.stuck += other.stuck
         self.scored += other.scored
         self.pooled += other.pooled
         self.seconds += other.seconds
@@ -55,5 +64,9 @@ def evaluate(chunks: Items[Chunk], output: StepOutput, samplers: Items[SamplerSt
     if samplers:
         tokens = sample(output.logits[: len(samplers)], samplers)
         sampling = (chunk.seq for chunk in chunks if chunk.samples)
-        found.sampled = list(zip(sampling, tokens, strict=True))
+        for seq, token in zip(sampling, tokens, strict=True):
+            if isinstance(token, GrammarFailed):
+                found.stuck.append((seq, token))
+            else:
+                found.sampled.append((seq, token))
     return found

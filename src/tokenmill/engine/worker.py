@@ -7,6 +7,8 @@ import logging
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Items
+from concurrent.futures import Future
 from typing import Protocol
 
 from tokenmill.core.bus import Bus
@@ -16,6 +18,8 @@ from tokenmill.core.events import EngineReady, LoadProgress, RequestRejected
 from tokenmill.core.flags import ModelFlags
 from tokenmill.core.request import GenerateRequest
 from tokenmill.engine.core import EngineCore, Output
+from tokenmill.engine.grammar.compiler import GrammarCompiler
+from tokenmill.engine.grammar.matcher import Matcher
 from tokenmill.engine.limits import Limits
 from tokenmill.engine.load import LoadedModel, MemoryReport, load_model
 from tokenmill.models.chat import ChatTemplate, load_chat_template
@@ -35,8 +39,8 @@ class Sink(Protocol):
         ...
 
 
-# A new request, or the id of one to abort.
-Message = tuple[GenerateRequest, Sink] | str
+# A new request with its matchers, or the id of one to abort.
+Message = tuple[GenerateRequest, Sink, Items[Matcher]] | str
 
 
 class EngineWorker:
@@ -78,6 +82,7 @@ class EngineWorker:
         self._watchers: list[Callable[[], None]] = []
         self._last_turn = self._clock.monotonic()
         self._core: EngineCore | None = None
+        self._grammars: GrammarCompiler | None = None
         self._error: BaseException | None = None
         self._tokenized = threading.Event()
         self._ready = threading.Event()
@@ -94,6 +99,7 @@ class EngineWorker:
             # Beside the weights: the one reads files and holds the interpreter, the other computes.
             files = self._source.tokenizer_files
             self.tokenizer = load_tokenizer(files, self.vocab_size)
+            self._grammars = GrammarCompiler(self.tokenizer, self._end_ids)
             names = self.tokenizer.bos_token, self.tokenizer.eos_token
             self.chat_template = load_chat_template(files, *names)
         except BaseException as fault:
@@ -107,13 +113,32 @@ class EngineWorker:
             self._thread.join()
             raise self._error
 
-    def submit(self, request: GenerateRequest, sink: Sink) -> None:
+    def matchers(self, request: GenerateRequest) -> Future[list[Matcher]]:
+        """Compiles a request's grammar on a thread of its own: what `submit` needs of a request with one.
+
+        The future raises InvalidRequest for a grammar that cannot be used; cancelling it drops the work.
+
+        Raises:
+            Overloaded: too many grammars wait already.
+            EngineStopped: the engine no longer runs.
+        """
+        params = request.sampling
+        if params.grammar is None or self._grammars is None:
+            raise ValueError("the request has no grammar, or the engine has not started")
+        found = self._grammars.matchers(params.grammar, params.n)
+        found.add_done_callback(lambda done: self._tell_refused(request, done))
+        return found
+
+    def submit(self, request: GenerateRequest, sink: Sink, matchers: Items[Matcher] = ()) -> None:
         """Queues a request; what becomes of it, refusal included, arrives at the sink.
+
+        Args:
+            matchers: what `matchers` gave for it; none where it has no grammar.
 
         Raises:
             EngineStopped: the engine no longer runs.
         """
-        self._send((request, sink))
+        self._send((request, sink, matchers))
 
     def abort(self, request_id: str) -> None:
         """Drops a request at the next step; nothing more is delivered for it then."""
@@ -130,6 +155,8 @@ class EngineWorker:
         with self._changed:
             self._stopping = True
             self._changed.notify()
+        if self._grammars is not None:
+            self._grammars.close()
         if self._thread.is_alive():
             self._thread.join(STOP_S)
             if self._thread.is_alive():
@@ -150,11 +177,11 @@ class EngineWorker:
 
     @property
     def load(self) -> tuple[int, int]:
-        """Sequences (running, waiting); requests not yet looked at count as waiting."""
-        core = self._core
-        if core is None:
+        """Sequences (running, waiting). Requests nobody has looked at, or whose grammar is compiled, wait."""
+        core, grammars = self._core, self._grammars
+        if core is None or grammars is None:
             return (0, 0)
-        return len(core.scheduler.running), len(core.scheduler.waiting) + len(self._inbox)
+        return len(core.scheduler.running), len(core.scheduler.waiting) + len(self._inbox) + grammars.pending
 
     @property
     def kv_blocks_active(self) -> int:
@@ -233,12 +260,16 @@ class EngineWorker:
             limits,
             self._flags,
             vocabulary=self.tokenizer,
-            eos_ids={*self._source.spec.eos_ids, *self.tokenizer.eos_ids},
+            eos_ids=self._end_ids,
             bus=self._bus,
             clock=self._clock,
             model=self.name,
             instance=self._instance,
         )
+
+    @property
+    def _end_ids(self) -> tuple[int, ...]:
+        return tuple(dict.fromkeys((*self.tokenizer.eos_ids, *self._source.spec.eos_ids)))
 
     def _tell_ready(self, loaded: LoadedModel) -> None:
         self._bus.publish(
@@ -287,23 +318,31 @@ class EngineWorker:
                 core.abort(message)
                 self._sinks.pop(message, None)
                 continue
-            request, sink = message
+            request, sink, matchers = message
             try:
-                core.add(request)
+                core.add(request, matchers)
                 self._sinks[request.request_id] = sink
             except Exception as fault:
                 refusal = fault if isinstance(fault, TokenmillError) else _unforeseen(request, fault)
-                self._bus.publish(
-                    RequestRejected(
-                        at=self._clock.monotonic(),
-                        model=self.name,
-                        instance=self._instance,
-                        request_id=request.request_id,
-                        tenant=request.tenant,
-                        code=refusal.code,
-                    )
-                )
+                self._tell_rejected(request, refusal)
                 self._hand_over(sink, [Output(request.request_id, error=refusal, done=True)])
+
+    def _tell_refused(self, request: GenerateRequest, done: Future[list[Matcher]]) -> None:
+        fault = None if done.cancelled() else done.exception()
+        if isinstance(fault, TokenmillError):
+            self._tell_rejected(request, fault)
+
+    def _tell_rejected(self, request: GenerateRequest, refusal: TokenmillError) -> None:
+        self._bus.publish(
+            RequestRejected(
+                at=self._clock.monotonic(),
+                model=self.name,
+                instance=self._instance,
+                request_id=request.request_id,
+                tenant=request.tenant,
+                code=refusal.code,
+            )
+        )
 
     def _deliver(self, outputs: Iterable[Output]) -> None:
         by_sink: dict[int, tuple[Sink, list[Output]]] = {}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 
 from tokenmill.core.delta import Delta
 from tokenmill.core.errors import Draining, EngineStopped, GenerationFailed
 from tokenmill.core.request import GenerateRequest
 from tokenmill.engine.core import Output
+from tokenmill.engine.grammar.matcher import Matcher
 from tokenmill.engine.worker import EngineWorker
 from tokenmill.fleet.replica import ReplicaStats
 
@@ -37,14 +38,16 @@ class LocalReplica:
             raise GenerationFailed("a request with this id is already running")
         self._loop = asyncio.get_running_loop()
         queue: asyncio.Queue[Output] = asyncio.Queue()
-        self._worker.submit(request, self)
         self._queues[request.request_id] = queue
         self._idle.clear()
-        done = False
+        running = False
         try:
-            while not done:
+            matchers = await self._matchers(request)
+            self._worker.submit(request, self, matchers)
+            running = True
+            while running:
                 output = await queue.get()
-                done = output.done
+                running = not output.done
                 if output.error is not None:
                     raise output.error
                 if output.delta is not None:
@@ -53,8 +56,13 @@ class LocalReplica:
             del self._queues[request.request_id]
             if not self._queues:
                 self._idle.set()
-            if not done:
+            if running:
                 self._worker.abort(request.request_id)
+
+    async def _matchers(self, request: GenerateRequest) -> Sequence[Matcher]:
+        if request.sampling.grammar is None:
+            return ()
+        return await asyncio.wrap_future(self._worker.matchers(request))
 
     def deliver(self, outputs: list[Output]) -> None:
         """Called on the engine thread with one step's outputs."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from tokenmill.core import bounds
 from tokenmill.core.errors import InvalidRequest
 from tokenmill.gateway.answer_form import AnswerForm, check_form
@@ -25,6 +27,7 @@ from tokenmill.gateway.sampling import (
     check_prompt,
     flag,
     output_bound,
+    prompt_alternatives,
     sampling_params,
     streaming,
 )
@@ -53,9 +56,11 @@ async def _prepare(serving: Serving, exchange: Exchange) -> Job:
     )
     check_form(offer, sampling.grammar)
     stream, include_usage = streaming(body)
+    sampling = replace(sampling, prompt_logprobs=prompt_alternatives(body, stream=stream))
     conversation = Conversation(messages, offer.tools if offer else (), template_variables(body))
     prompt = await exchange.unless_gone(serving.tokenizer_thread.run(chat_prompt, model, conversation))
     check_prompt(prompt.ids, sampling.max_tokens, model)
+    bounds.reported_logprobs(len(prompt.ids), sampling.prompt_logprobs)
     special_tokens = model.tokenizer.special_tokens
     form = AnswerForm(
         offer,
@@ -71,6 +76,7 @@ async def _prepare(serving: Serving, exchange: Exchange) -> Job:
         include_usage=include_usage,
         make_reader=form.reader,
         calling=offer is not None,
+        prompt_logprobs=sampling.prompt_logprobs,
     )
     return Job([model.replica.generate(request)], sampling.n, renderer, stream)
 

@@ -26,6 +26,7 @@ from tokenmill.gateway.openai_types import (
     UsageObject,
     UsageSum,
     chat_logprobs,
+    prompt_logprobs,
 )
 from tokenmill.gateway.reading import ChoiceReader, Part, Thought
 from tokenmill.gateway.tools.parser import Arguments, CallStarted, Content
@@ -40,6 +41,7 @@ class ChatRenderer:
 
     Attributes:
         calling: the request has tools; content is null until there is some.
+        prompt_logprobs: alternatives a token of the prompt, None for nothing; a stream has no place for them.
     """
 
     head: Head
@@ -47,6 +49,7 @@ class ChatRenderer:
     include_usage: bool
     make_reader: Callable[[], ChoiceReader]
     calling: bool = False
+    prompt_logprobs: int | None = None
     _readers: dict[int, ChoiceReader] = field(default_factory=dict)
 
     def frames(self, delta: Delta) -> bytes:
@@ -72,7 +75,7 @@ class ChatRenderer:
 
     def whole(self, deltas: Sequence[Delta], usage: UsageSum) -> ChatCompletion:
         choices = [self._choice(delta) for delta in deltas]
-        head = self.head
+        head, count = self.head, self.prompt_logprobs
         return ChatCompletion(
             id=head.id,
             created=head.created,
@@ -80,6 +83,7 @@ class ChatRenderer:
             system_fingerprint=head.system_fingerprint,
             choices=choices,
             usage=self._usage(usage),
+            prompt_logprobs=UNSET if count is None else prompt_logprobs(deltas[0].prompt_logprobs, count),
         )
 
     def _choice(self, delta: Delta) -> ChatChoice:

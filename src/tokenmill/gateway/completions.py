@@ -25,6 +25,7 @@ from tokenmill.gateway.sampling import (
     encode,
     flag,
     output_bound,
+    prompt_alternatives,
     sampling_params,
     streaming,
 )
@@ -84,12 +85,7 @@ def _asked(body: Body, prompts: int, stream: bool) -> Asked:
         raise InvalidRequest(
             f"prompts times {name} must be at most {MAX_CHOICES}, not {prompts} x {best_of}", param=name
         )
-    prompt_logprobs = None
-    if "prompt_logprobs" in body:
-        prompt_logprobs = bounds.integer("prompt_logprobs", body["prompt_logprobs"])
-        if stream:
-            raise InvalidRequest("prompt_logprobs needs stream: false", param="prompt_logprobs")
-    return Asked(n, best_of, flag(body, "echo"), _logprobs(body), prompt_logprobs)
+    return Asked(n, best_of, flag(body, "echo"), _logprobs(body), prompt_alternatives(body, stream=stream))
 
 
 def _max_tokens(body: Body, *, prompt_alone: bool) -> int:
@@ -128,10 +124,13 @@ def _encode(
     """
     ids: list[Sequence[int]] = []
     echoes: list[Echo] = []
+    total = 0
+    field = "logprobs" if asked.prompt_logprobs is None else "prompt_logprobs"
     for prompt in prompts:
         prompt_ids = prompt if isinstance(prompt, tuple) else encode(model, prompt, add_special=True)
         check_prompt(prompt_ids, max_tokens, model)
-        bounds.reported_logprobs(len(prompt_ids), sampling.prompt_logprobs)
+        total += len(prompt_ids) * asked.n
+        bounds.reported_logprobs(total, sampling.prompt_logprobs, param=field)
         ids.append(prompt_ids)
         if asked.echo:
             text = model.tokenizer.decode(prompt) if isinstance(prompt, tuple) else prompt

@@ -29,6 +29,8 @@ from tokenmill.gateway.served import ServedModel, Serving
 
 # Inputs of one request that the replica has at once; the others wait here, where they take no turns.
 AT_ONCE = 32
+# Embeddings that are written in a few milliseconds.
+ON_LOOP_EMBEDDINGS = 16
 
 Encoding = Literal["float", "base64"]
 
@@ -73,19 +75,23 @@ async def embeddings(serving: Serving, exchange: Exchange) -> None:
     inbox = Inbox([_embed(model.replica, request, slots) for request in requests], 1)
     async with exchange.watching(inbox.client_gone), inbox:
         deltas = await inbox.take_all()
+    took = (b"openai-processing-ms", b"%d" % (exchange.seconds() * 1000))
+    # A thousand inputs are a million numbers: written on a thread, so that other connections get their turns.
+    large = len(deltas) > ON_LOOP_EMBEDDINGS
+    given = (deltas, encoding, model.name)
+    answer = await asyncio.to_thread(_answer, *given) if large else _answer(*given)
+    await exchange.respond(200, answer, headers=[took])
+
+
+def _answer(deltas: Sequence[Delta], encoding: Encoding, model: str) -> bytes:
     usage = UsageSum(1)
     for delta in deltas:
         usage.add(delta)
-    answer = EmbeddingList(
-        data=[
-            EmbeddingObject(index=delta.index, embedding=_written(delta.embedding, encoding))
-            for delta in deltas
-        ],
-        model=model.name,
-        usage=EmbeddingUsage(usage.prompt_tokens, usage.prompt_tokens),
-    )
-    took = (b"openai-processing-ms", b"%d" % (exchange.seconds() * 1000))
-    await exchange.respond_json(answer, headers=[took])
+    data = [
+        EmbeddingObject(index=delta.index, embedding=_written(delta.embedding, encoding)) for delta in deltas
+    ]
+    counted = EmbeddingUsage(usage.prompt_tokens, usage.prompt_tokens)
+    return msgspec.json.encode(EmbeddingList(data=data, model=model, usage=counted))
 
 
 def _pooling(model: ServedModel) -> Pooling:

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from tokenmill.core.delta import Delta
 from tokenmill.core.errors import Draining, NotReady
 from tokenmill.core.request import GenerateRequest, Pooling, SamplingParams
@@ -15,6 +17,9 @@ from tokenmill.gateway.http import ClientGone, Exchange, public_error
 from tokenmill.gateway.inbox import Inbox, Source
 from tokenmill.gateway.openai_types import UsageSum
 from tokenmill.gateway.served import Serving
+
+# Log-probabilities that are written in a few milliseconds.
+ON_LOOP_ENTRIES = 1000
 
 
 class Renderer(Protocol):
@@ -96,7 +101,8 @@ async def _answer(serving: Serving, exchange: Exchange, job: Job) -> None:
         deltas = await inbox.take_all()
     _count(deltas, usage, exchange)
     took = (b"openai-processing-ms", b"%d" % (exchange.seconds() * 1000))
-    await exchange.respond_json(job.renderer.whole(deltas, usage), headers=[took])
+    body = await _written(deltas, lambda given: msgspec.json.encode(job.renderer.whole(given, usage)))
+    await exchange.respond(200, body, headers=[took])
 
 
 async def _stream(
@@ -112,7 +118,7 @@ async def _stream(
                 await exchange.write_comment(sse.KEEP_ALIVE)
             else:
                 _count(deltas, usage, exchange)
-                if data := b"".join(map(renderer.frames, deltas)):
+                if data := await _written(deltas, lambda given: b"".join(map(renderer.frames, given))):
                     await exchange.write(data)
             deltas = await _next(inbox, keepalive_s)
         return renderer.last_frames(usage) + sse.DONE
@@ -122,6 +128,12 @@ async def _stream(
         shown = public_error(error, exchange)
         exchange.error_code = shown.code
         return sse.error_event(shown) + sse.DONE
+
+
+async def _written(deltas: Sequence[Delta], write: Callable[[Sequence[Delta]], bytes]) -> bytes:
+    """Long lists of log-probabilities are written on a thread, so that other connections get their turns."""
+    entries = sum(len(delta.logprobs) + len(delta.prompt_logprobs) for delta in deltas)
+    return await asyncio.to_thread(write, deltas) if entries > ON_LOOP_ENTRIES else write(deltas)
 
 
 def _count(deltas: Sequence[Delta], usage: UsageSum, exchange: Exchange) -> None:

@@ -142,6 +142,7 @@ CHAT = Fields(
     implemented=_SHARED
     | {
         "messages",
+        "prompt_logprobs",
         "top_logprobs",
         "tools",
         "tool_choice",
@@ -169,7 +170,6 @@ CHAT = Fields(
         "chat_template",
         "moderation",
         "prompt",
-        "prompt_logprobs",
         "suffix",
         "web_search_options",
     },

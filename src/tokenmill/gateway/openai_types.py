@@ -239,6 +239,7 @@ class ChatCompletion(msgspec.Struct, kw_only=True):
     system_fingerprint: str
     choices: list[ChatChoice]
     usage: UsageObject
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
 class TextChoice(msgspec.Struct):

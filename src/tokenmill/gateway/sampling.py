@@ -77,6 +77,15 @@ def output_bound(body: Body) -> tuple[str, object] | None:
     return given[0] if given else None
 
 
+def prompt_alternatives(body: Body, *, stream: bool) -> int | None:
+    """`prompt_logprobs`: alternatives a position of the prompt to report; None for nothing."""
+    if "prompt_logprobs" not in body:
+        return None
+    if stream:
+        raise InvalidRequest("prompt_logprobs needs stream: false", param="prompt_logprobs")
+    return bounds.integer("prompt_logprobs", body["prompt_logprobs"])
+
+
 def _top_k(value: object) -> int:
     """-1 is how other servers write "the whole vocabulary"."""
     return 0 if value == -1 else bounds.integer("top_k", value)

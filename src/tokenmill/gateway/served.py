@@ -45,6 +45,8 @@ class TextCodec(Protocol):
 class MessageTemplate(Protocol):
     """The part of a chat template the routes use."""
 
+    def __hash__(self) -> int: ...
+
     @property
     def source(self) -> str: ...
 

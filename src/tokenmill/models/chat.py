@@ -15,7 +15,7 @@ from tokenmill.core.errors import InvalidRequest, ModelFileError
 from tokenmill.models.chat_limits import BUDGET, Budget, TemplateLimit
 from tokenmill.models.chat_messages import Content, plain, prepared
 from tokenmill.models.chat_sandbox import ChatSandbox
-from tokenmill.models.folder_tokenizer import read_json, read_text
+from tokenmill.models.folder_files import read_json, read_text
 from tokenmill.models.tokenizer_files import TokenizerFiles
 
 MAX_TEMPLATE_CHARS = 256 << 10

@@ -37,7 +37,8 @@ class Family:
     Attributes:
         architecture: key of `engine.models.BUILDERS`; families that compute alike share it.
         classes: Hugging Face class names, as in `architectures`.
-        model_types: `model_type`s, for a config.json without `architectures`.
+        model_types: `model_type`s, for a config.json without `architectures`. That of a `text_config` must be
+            among them.
         gguf: `general.architecture` of its GGUF files; None where they are those of another family. A file
             with experts belongs to the family with `experts`.
         absent: what an absent key of config.json means: the default of transformers' configuration class.
@@ -120,8 +121,8 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family(
         architecture="llama",
-        classes=("MistralForCausalLM",),
-        model_types=("mistral",),
+        classes=("MistralForCausalLM", "Mistral3ForConditionalGeneration"),
+        model_types=("mistral", "mistral3"),
         gguf=None,
         absent={
             **_COMMON,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer
@@ -12,11 +13,13 @@ from tokenmill.core.bounds import show
 from tokenmill.core.errors import ModelFileError
 from tokenmill.models.end_tokens import declared_ids
 from tokenmill.models.fields import MAX_VOCAB, Fields
-from tokenmill.models.json_file import read_json_object
+from tokenmill.models.folder_files import read_bytes, read_json, read_text
+from tokenmill.models.gguf_tokenizer import read_gguf
+from tokenmill.models.sentencepiece_file import read_pieces
 from tokenmill.models.tokenizer_parts import TokenizerParts, no_panic
 
 MAX_TOKENIZER_BYTES = 256 << 20
-MAX_CONFIG_BYTES = 32 << 20
+MAX_PIECES_BYTES = 32 << 20
 MAX_DECLARED = 1 << 16
 # A run of this length makes cubic patterns reach the library's limit, and quadratic ones not.
 PROBE_RUN = 500
@@ -24,56 +27,58 @@ PROBE_LETTERS = 256
 
 
 def read_folder(folder: Path) -> TokenizerParts:
-    """The tokenizer of `folder`, from tokenizer.json; the small JSON files beside it name BOS and the ends.
+    """The tokenizer of `folder`, from tokenizer.json or else from a SentencePiece tokenizer.model.
 
-    What is put around a text is for tokenizer.json alone to say: where it is there, `add_bos_token` in
-    tokenizer_config.json has no effect, as in transformers.
+    The small JSON files beside it name BOS and the ends.
 
     Raises:
         ModelFileError: a file is missing, too large or malformed, or names a token that does not exist.
     """
-    backend = _load_backend(folder)
     config = read_json(folder, "tokenizer_config.json")
-    _add_declared(backend, config)
+    found = _from_json(folder) or _from_pieces(folder, config)
+    if found is None:
+        raise ModelFileError("the model's folder has no tokenizer.json and no tokenizer.model")
+    _add_declared(found.backend, config)
     named = (config, read_json(folder, "special_tokens_map.json"))
     numbered = [Fields(name, read_json(folder, name)) for name in ("generation_config.json", "config.json")]
     begins, ends = (
-        [*_named_ids(backend, kind, named), *declared_ids(kind, numbered, MAX_VOCAB)]
+        [*_named_ids(found.backend, kind, named), *declared_ids(kind, numbered, MAX_VOCAB)]
         for kind in ("bos", "eos")
     )
-    bos_id = begins[0] if begins else None
+    bos_id = begins[0] if begins else found.bos_id
     if "bos_token" in config and config["bos_token"] is None:
         bos_id = None
-    prefix, suffix = _surroundings(backend)
-    return TokenizerParts(backend, bos_id, tuple(dict.fromkeys(ends)), prefix, suffix)
+    return replace(found, bos_id=bos_id, eos_ids=tuple(dict.fromkeys(ends)) or found.eos_ids)
 
 
-def read_json(folder: Path, name: str) -> dict[str, object]:
-    """A small JSON object of the folder; empty when the file is not there."""
-    path = folder / name
-    return read_json_object(path, MAX_CONFIG_BYTES) if path.exists() else {}
+def _from_json(folder: Path) -> TokenizerParts | None:
+    """What tokenizer.json holds.
 
-
-def read_text(folder: Path, name: str, max_bytes: int) -> str | None:
-    """A file of the folder as text; None when it is not there."""
-    path = folder / name
-    try:
-        size = path.stat().st_size
-        if size > max_bytes:
-            raise ModelFileError(f"{name} has {size} bytes; at most {max_bytes} are allowed")
-        return path.read_text("utf-8")
-    except FileNotFoundError:
-        return None
-    except UnicodeDecodeError:
-        raise ModelFileError(f"{name} is not UTF-8 text") from None
-    except OSError as error:
-        raise ModelFileError(f"{name} cannot be read: {error.strerror}") from None
-
-
-def _load_backend(folder: Path) -> Tokenizer:
+    It alone says what is put around a text: `add_bos_token` in tokenizer_config.json has no effect beside it,
+    as in transformers.
+    """
     text = read_text(folder, "tokenizer.json", MAX_TOKENIZER_BYTES)
     if text is None:
-        raise ModelFileError("the model's folder has no tokenizer.json")
+        return None
+    backend = _load_backend(text)
+    prefix, suffix = _surroundings(backend)
+    return TokenizerParts(backend, None, (), prefix, suffix)
+
+
+def _from_pieces(folder: Path, config: Mapping[str, object]) -> TokenizerParts | None:
+    """What tokenizer.model holds; BOS begins a text unless the configuration says otherwise."""
+    data = read_bytes(folder, "tokenizer.model", MAX_PIECES_BYTES)
+    if data is None:
+        return None
+    flags = {
+        f"tokenizer.ggml.{name}": config[name]
+        for name in ("add_bos_token", "add_eos_token")
+        if config.get(name) is not None
+    }
+    return read_gguf({**read_pieces(data), **flags})
+
+
+def _load_backend(text: str) -> Tokenizer:
     with no_panic("tokenizer.json cannot be used: it breaks the tokenizer library", ModelFileError):
         try:
             backend = Tokenizer.from_str(text)

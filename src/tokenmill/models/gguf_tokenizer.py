@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers
 
 from tokenmill.core.bounds import show
 from tokenmill.core.errors import ModelFileError
@@ -76,12 +76,14 @@ def _sentencepiece(vocabulary: Vocabulary) -> Tokenizer:
     unknown = next(iter(vocabulary.of_type(UNKNOWN)), None)
     spelled = [_as_text(token, kind) for token, kind in zip(tokens, types, strict=True)]
     backend = _bpe(spelled, merges, unknown=unknown, byte_fallback=True)
-    marks: list[normalizers.Normalizer] = [normalizers.Replace(" ", MARK)]
+    marks: list[normalizers.Normalizer] = []
+    if vocabulary.flag("remove_extra_whitespaces", False):
+        marks += [normalizers.Replace(Regex(r"\A +| +\z"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
     steps: list[decoders.Decoder] = [decoders.Replace(MARK, " "), decoders.ByteFallback(), decoders.Fuse()]
     if vocabulary.flag("add_space_prefix", True):
-        marks.insert(0, normalizers.Prepend(MARK))
+        marks.append(normalizers.Prepend(MARK))
         steps.append(decoders.Strip(" ", 1, 0))
-    backend.normalizer = normalizers.Sequence(marks)
+    backend.normalizer = normalizers.Sequence([*marks, normalizers.Replace(" ", MARK)])
     backend.decoder = decoders.Sequence(steps)
     return backend
 
@@ -140,5 +142,7 @@ def _add_special(backend: Tokenizer, vocabulary: Vocabulary, strips_after: froze
     def added(tokens: Sequence[str]) -> list[AddedToken]:
         return [AddedToken(token, normalized=False, rstrip=token in strips_after) for token in tokens]
 
-    backend.add_special_tokens(added(vocabulary.of_type(CONTROL, UNKNOWN)))
-    backend.add_tokens(added([_as_text(token, USER_DEFINED) for token in vocabulary.of_type(USER_DEFINED)]))
+    whole = [_as_text(token, USER_DEFINED) for token in vocabulary.of_type(USER_DEFINED)]
+    with no_panic("the file's special tokens break the tokenizer library", ModelFileError):
+        backend.add_special_tokens(added(vocabulary.of_type(CONTROL, UNKNOWN)))
+        backend.add_tokens(added(whole))

@@ -25,7 +25,7 @@ _ACTIVATIONS: Mapping[str, Literal["silu", "gelu_tanh"]] = {
 # Keys where null says something else than an absent key: all heads, hidden / heads, no window.
 _NULLABLE = ("num_key_value_heads", "head_dim", "sliding_window")
 # Features no architecture here computes; a file that asks for one would be computed wrongly.
-_UNSUPPORTED = (
+UNSUPPORTED = (
     "attn_logit_softcapping",
     "final_logit_softcapping",
     "use_bidirectional_attention",
@@ -59,17 +59,21 @@ def read_config(folder: Path) -> ModelConfig:
     whole = Fields("config.json", read_json_object(folder / "config.json", MAX_CONFIG_BYTES))
     listed = whole.strings("architectures")
     family = family_of_class(listed[0] if listed else "", whole.text("model_type", ""))
-    text = whole.nested("text_config") if "text_config" in whole else whole
-    text = text.filled(family.absent, nullable=_NULLABLE)
-    for key in _UNSUPPORTED:
+    text = _text_part(whole, family).filled(family.absent, nullable=_NULLABLE)
+    for key in UNSUPPORTED:
         if text.get(key):
             raise text.error(key, "absent: it is not supported")
     return ModelConfig(family, whole, text, _generation(folder))
 
 
-def read_spec(folder: Path, *, has_lm_head: bool) -> ModelSpec:
-    """The model that a folder's configuration describes: see `spec_from`."""
-    return spec_from(read_config(folder), has_lm_head=has_lm_head)
+def _text_part(whole: Fields, family: Family) -> Fields:
+    """All of config.json, or the language model's part where the model also sees pictures."""
+    if "text_config" not in whole:
+        return whole
+    text = whole.nested("text_config")
+    if text.text("model_type", family.model_types[0]) not in family.model_types:
+        raise text.error("model_type", f"{' or '.join(family.model_types)} in this architecture")
+    return text
 
 
 def spec_from(config: ModelConfig, *, has_lm_head: bool) -> ModelSpec:

@@ -127,7 +127,11 @@ def choose(model: HubModel, listed: Sequence[HubFile]) -> list[HubFile]:
     if weights:
         others = [file for file in top if not file.name.endswith(".safetensors") and _allowed(file.name)]
         pooling = [file for file in safe if file.name == POOLING]
-        return others + pooling + weights
+        # Read only where there is no tokenizer.json; most repositories have both.
+        pieces = [file for file in top if file.name == "tokenizer.model"]
+        if any(file.name == "tokenizer.json" for file in others):
+            pieces = []
+        return others + pieces + pooling + weights
     gguf = [file for file in safe if file.name.endswith(".gguf")]
     if gguf and _is_one_model([file.name for file in gguf]):
         return gguf

@@ -8,7 +8,7 @@ from pathlib import Path
 from tokenmill.core.errors import ModelFileError
 from tokenmill.core.request import Pooling
 from tokenmill.models.fields import Fields
-from tokenmill.models.folder_tokenizer import read_text
+from tokenmill.models.folder_files import read_text
 from tokenmill.models.json_file import read_json_object
 
 MODULES = "modules.json"

@@ -76,16 +76,8 @@ class StoredTensor:
         return _grouped(self)
 
     def raw(self, start: int, count: int) -> Tensor:
-        """Bytes of rows `start` to `start + count` as they are stored, uint8 [count, row bytes].
-
-        A row is all numbers that share their first index.
-        """
-        import torch
-
-        row_bytes = self.info.nbytes // max(1, self.info.shape[0])
-        buffer = bytearray(count * row_bytes)
-        self.file.read_into(memoryview(buffer), self.offset + start * row_bytes)
-        return torch.frombuffer(buffer, dtype=torch.uint8).view(count, row_bytes)
+        """Rows `start` to `start + count` of a matrix or vector as stored: uint8 [count, row bytes]."""
+        return _raw(self, start, count, self.info.nbytes // self.info.shape[0])
 
     def rows(self, name: str, start: int, count: int) -> StoredTensor:
         shape = self.info.shape
@@ -182,8 +174,6 @@ def _chunks(stored: StoredTensor, rows: int, columns: int) -> Iterator[tuple[sli
 
     Rotary rows are moved into place: a chunk of them holds whole heads.
     """
-    import torch
-
     pair_rows = stored.paired_rows
     row_bytes = stored.info.nbytes // rows
     step = max(1, _CHUNK // columns)
@@ -191,12 +181,19 @@ def _chunks(stored: StoredTensor, rows: int, columns: int) -> Iterator[tuple[sli
         step = -(-step // pair_rows) * pair_rows
     for start in range(0, rows, step):
         count = min(step, rows - start)
-        buffer = bytearray(count * row_bytes)
-        stored.file.read_into(memoryview(buffer), stored.offset + start * row_bytes)
-        raw = torch.frombuffer(buffer, dtype=torch.uint8).view(-1, row_bytes)
+        raw = _raw(stored, start, count, row_bytes)
         if pair_rows:
             raw = raw.view(-1, pair_rows // 2, 2, row_bytes).transpose(1, 2).reshape(-1, row_bytes)
         yield slice(start, start + count), raw
+
+
+def _raw(stored: StoredTensor, start: int, count: int, row_bytes: int) -> Tensor:
+    """Bytes of `count` rows as they are stored, uint8 [count, row_bytes]."""
+    import torch
+
+    buffer = bytearray(count * row_bytes)
+    stored.file.read_into(memoryview(buffer), stored.offset + start * row_bytes)
+    return torch.frombuffer(buffer, dtype=torch.uint8).view(count, row_bytes)
 
 
 def select(spec: ModelSpec, stored: Mapping[str, Stored], label: str) -> dict[str, Stored]:

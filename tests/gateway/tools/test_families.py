@@ -102,6 +102,16 @@ def test_without_tools_nothing_is_explained() -> None:
     assert GENERIC.prepare(plain, [PUT])[0][0]["role"] == "system"
 
 
-def test_a_template_that_refuses_several_calls_gets_one() -> None:
-    assert LLAMA3.limit(Offer([PUT], "auto")).parallel
-    assert not replace(LLAMA3, one_call=True).limit(Offer([PUT], "auto")).parallel
+@pytest.mark.parametrize(
+    ("family", "unsaid", "asked", "ruled_out"),
+    [
+        (HERMES, True, True, False),
+        (GENERIC, False, True, False),
+        (replace(LLAMA3, several_calls="never"), False, False, False),
+    ],
+)
+def test_one_call_or_several(family: Family, unsaid: bool, asked: bool, ruled_out: bool) -> None:
+    given = [
+        family.limit(Offer([PUT], "auto", parallel=parallel)).parallel for parallel in (None, True, False)
+    ]
+    assert given == [unsaid, asked, ruled_out]

@@ -54,7 +54,7 @@ def made(
 
 
 def test_required_takes_calls_and_nothing_else(syntax: Syntax, tokens: bool) -> None:
-    check, grammar = made(syntax, Offer([WEATHER, PUT], "required"), tokens)
+    check, grammar = made(syntax, Offer([WEATHER, PUT], "required", parallel=True), tokens)
     assert check.matches(grammar, written(syntax, PARIS))
     assert check.matches(grammar, written(syntax, PARIS, ("put", "{}"), PARIS))
     assert check.taken(grammar, "Sure")[0] == ""
@@ -74,7 +74,7 @@ def test_a_named_function_is_called_once(syntax: Syntax, tokens: bool) -> None:
 
 
 def test_auto_leaves_text_free_until_a_call_begins(syntax: Syntax, tokens: bool) -> None:
-    check, grammar = made(syntax, Offer([WEATHER, PUT], "auto"), tokens)
+    check, grammar = made(syntax, Offer([WEATHER, PUT], "auto", parallel=True), tokens)
     for text in ("", 'Hello.\nAll < is { well [é] \\ "x".', "<tool", '{"a": 1}'):
         assert check.matches(grammar, text)
     prose = "" if syntax.bare else "Let me see. "

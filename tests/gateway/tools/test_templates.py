@@ -67,6 +67,7 @@ def test_a_conversation_keeps_its_tools_calls_and_results(name: str) -> None:
 
 
 def test_the_template_is_asked_whether_it_takes_several_calls() -> None:
-    assert family_of(template("llama31")).one_call
-    assert not family_of(template("qwen25")).one_call
-    assert not family_of(template("mistral7")).one_call
+    found = {
+        name: family_of(template(name)).several_calls for name in ("llama31", "qwen25", "mistral7", "gemma3")
+    }
+    assert found == {"llama31": "never", "qwen25": "usual", "mistral7": "usual", "gemma3": "if asked"}

@@ -45,13 +45,13 @@ class Offer:
         tools: at least one; the prompt describes them all.
         mode: auto, the model decides; required, at least one call.
         named: the one function that must be called, in mode required.
-        parallel: whether an answer may hold several calls.
+        parallel: whether an answer may hold several calls; None leaves it to the model's family.
     """
 
     tools: Sequence[Tool]
     mode: Literal["auto", "required"]
     named: str | None = None
-    parallel: bool = True
+    parallel: bool | None = None
 
     @property
     def callable(self) -> Sequence[Tool]:
@@ -66,7 +66,9 @@ def parse_offer(body: Mapping[str, object]) -> Offer | None:
         InvalidRequest, UnsupportedParameter: naming the field.
     """
     tools = parse_tools(body.get("tools", []))
-    parallel = bounds.boolean("parallel_tool_calls", body.get("parallel_tool_calls", True))
+    parallel = None
+    if "parallel_tool_calls" in body:
+        parallel = bounds.boolean("parallel_tool_calls", body["parallel_tool_calls"])
     choice = body.get("tool_choice", "auto" if tools else "none")
     mode, named = _choice(choice)
     if mode == "required" and not tools:
@@ -77,7 +79,7 @@ def parse_offer(body: Mapping[str, object]) -> Offer | None:
         )
     if mode == "none" or not tools:
         return None
-    return Offer(tools, mode, named, parallel and named is None)
+    return Offer(tools, mode, named, parallel if named is None else False)
 
 
 def parse_tools(value: object) -> Sequence[Tool]:

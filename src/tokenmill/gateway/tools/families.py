@@ -25,17 +25,19 @@ class Family:
         described_by: who puts the tools before the model: the template from its variable `tools`, the
             system message's member of that name, or text of ours.
         short_ids: the template accepts only ids of calls with nine letters and digits.
-        one_call: the template refuses messages with several calls.
+        several_calls: "never" where the template refuses them; "if asked" where the model has not learned to
+            make several and may repeat itself without end.
     """
 
     syntax: Syntax
     described_by: Literal["template", "system", "text"] = "template"
     short_ids: bool = False
-    one_call: bool = False
+    several_calls: Literal["never", "if asked", "usual"] = "usual"
 
     def limit(self, offer: Offer) -> Offer:
-        """The offer without what the model could not be told of in the next turn."""
-        return replace(offer, parallel=offer.parallel and not self.one_call)
+        """The offer with the choice between one call and several made."""
+        asked = offer.parallel is True or (offer.parallel is None and self.several_calls == "usual")
+        return replace(offer, parallel=asked and self.several_calls != "never")
 
     def prepare(self, messages: Messages, tools: Sequence[Tool]) -> tuple[Messages, Described]:
         """The messages for the template, and what it gets as its variable `tools`."""
@@ -48,7 +50,7 @@ class Family:
         return messages, [tool.described() for tool in tools]
 
 
-GENERIC = Family(generic.SYNTAX, described_by="text")
+GENERIC = Family(generic.SYNTAX, described_by="text", several_calls="if asked")
 HERMES = Family(hermes.SYNTAX)
 LLAMA3 = Family(llama3.SYNTAX)
 MISTRAL_LISTED = Family(mistral.LISTED, short_ids=True)
@@ -60,8 +62,9 @@ PHI4 = Family(phi4.SYNTAX, described_by="system")
 def family_of(template: MessageTemplate) -> Family:
     """A template's family, and whether the template takes several calls of one message."""
     family = choose_family(template.source, template.reads_tools)
-    one_call = not _takes_calls(template, family, 2) and _takes_calls(template, family, 1)
-    return replace(family, one_call=one_call)
+    if not _takes_calls(template, family, 2) and _takes_calls(template, family, 1):
+        return replace(family, several_calls="never")
+    return family
 
 
 def _takes_calls(template: MessageTemplate, family: Family, count: int) -> bool:

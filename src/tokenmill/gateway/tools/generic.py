@@ -17,8 +17,7 @@ You can call functions. They are, one JSON object a line:
 {functions}
 To call one, write nothing but this, with the function's name and its arguments as JSON:
 {example}
-Several calls follow each other in the same form. Results come back between <tool_response> and \
-</tool_response>. When no function helps, answer in plain words."""
+Results come back between <tool_response> and </tool_response>. When no function helps, answer in words."""
 
 
 def explained(messages: Sequence[Mapping[str, object]], tools: Sequence[Tool]) -> list[Mapping[str, object]]:

@@ -1,0 +1,1 @@
+"""Output that must match a grammar: which tokens may come next, and when the text is complete."""
