@@ -14,6 +14,10 @@ from support.scripted import ByteTokenizer, LineTemplate
 from tokenmill.core.delta import Delta, Usage
 from tokenmill.core.request import GenerateRequest, Grammar
 from tokenmill.gateway.reasoning import Thinking, ThoughtSplitter, after_thoughts, thinking_of
+from tokenmill.gateway.tools import hermes, llama3, mistral
+from tokenmill.gateway.tools.declared import Offer, Tool
+from tokenmill.gateway.tools.grammar import call_grammar
+from tokenmill.gateway.tools.syntax import Syntax
 
 TEMPLATE = "{{ '<think>' }}...{{ '</think>' }}"
 TOKENS = {"<think>": 257, "</think>": 258}
@@ -82,6 +86,28 @@ def test_the_grammar_begins_after_free_thoughts(tokens: dict[str, int], grammar:
     assert check.matches(free, "<think>any\n</think>\n\n1")
     assert check.matches(free, "1")
     assert not check.matches(free, "x")
+
+
+@pytest.mark.parametrize("tokens", [False, True], ids=["marks are text", "marks are tokens"])
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize(
+    "syntax", [hermes.SYNTAX, llama3.SYNTAX, mistral.NAMED], ids=["hermes", "llama3", "mistral"]
+)
+def test_thoughts_come_before_calls_and_before_free_text(syntax: Syntax, begun: bool, tokens: bool) -> None:
+    names = (
+        {mark: 257 + n for n, mark in enumerate(("<think>", "</think>", *syntax.markers))} if tokens else {}
+    )
+    tool = Tool("put", "", {"type": "object", "properties": {}}, strict=False)
+    grammar = call_grammar(Offer([tool], "auto"), syntax, names)
+    grammar = after_thoughts(grammar, Thinking(begun, names.get("</think>")), names)
+    check = GrammarCheck(names)
+    assert check.error(grammar) == ""
+    thoughts = ("" if begun else "<think>") + "\nCall {it}?\n</think>\n\n"
+    call = syntax.answer([("put", "{}")])
+    for text in (f"{thoughts}Yes.\n", thoughts + call, thoughts, *([] if begun else ["Yes.", call])):
+        assert check.matches(grammar, text), text
+    if not syntax.bare:  # a line break after the thoughts makes of what is no call free text
+        assert not check.matches(grammar, thoughts + syntax.answer([("other", "{}")]))
 
 
 def thinker(*texts: tuple[str, int]) -> Gateway:
