@@ -31,10 +31,9 @@ MAX_TOOL_CALLS = 128
 MAX_TOOLS = 128
 MAX_TOOLS_BYTES = 64 << 10
 MAX_DESCRIPTION_CHARS = 16 << 10
-MAX_SCHEMA_BYTES = 64 << 10
-MAX_SCHEMA_DEPTH = 32
 # Calls of one answer.
 MAX_CALLS = 32
+# A regex or grammar that a client writes.
 MAX_GRAMMAR_CHARS = 64 << 10
 MAX_GUIDED_CHOICES = 1024
 MAX_TEMPLATE_KWARGS_BYTES = 16 << 10
@@ -100,8 +99,13 @@ MAX_STOPS = 16
 MAX_STOP_CHARS = 256
 MAX_STOP_TOKEN_IDS = 128
 MAX_LOGIT_BIAS = 1024
-MAX_GRAMMAR_BYTES = 64 << 10
+# Any grammar; the longest are made of many tools.
+MAX_GRAMMAR_BYTES = 128 << 10
+MAX_SCHEMA_BYTES = 64 << 10
 MAX_SCHEMA_DEPTH = 32
+# Between the parts of JSON: a space, or a line break and indentation. Where blank lines are allowed, small
+# models write nothing else.
+JSON_WHITESPACE = r"(\x20|\n[\x20\t]{0,32})"
 # Kinds of grammar, in the words of a message.
 GRAMMAR_KINDS: Mapping[str, str] = {"json_schema": "JSON schema", "regex": "regex", "lark": "Lark grammar"}
 

@@ -13,9 +13,6 @@ from tokenmill.gateway.members import deeper_than
 
 Schema = Mapping[str, object]
 
-# Models that are unsure write white space without end; so much between two tokens of JSON is enough.
-_WHITESPACE = r"[ \n\r\t]{0,16}"
-
 
 def parse_schema(where: str, value: object) -> Schema:
     """A schema that is an object, within the bounds of size and depth. Raises InvalidRequest."""
@@ -31,10 +28,10 @@ def parse_schema(where: str, value: object) -> Schema:
 
 
 def compiled_text(schema: Schema, *, strict: bool) -> str:
-    """The schema as the grammar compiler reads it.
+    """The schema as the grammar library reads it, with its own member for options.
 
     Args:
         strict: keywords the compiler cannot enforce are an error; otherwise they are passed over.
     """
-    options = {"whitespace_pattern": _WHITESPACE, "lenient": not strict}
+    options = {"whitespace_pattern": bounds.JSON_WHITESPACE, "lenient": not strict}
     return msgspec.json.encode({**schema, "x-guidance": options}).decode()

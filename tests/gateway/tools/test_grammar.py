@@ -143,5 +143,5 @@ def test_references_inside_a_schema_are_its_own() -> None:
 
 def test_white_space_between_tokens_is_bounded() -> None:
     check, grammar = made(hermes.SYNTAX, Offer([PUT], "required"), False)
-    assert check.matches(grammar, written(hermes.SYNTAX, ("put", '{\n  "n":\t1\n}')))
-    assert not check.matches(grammar, written(hermes.SYNTAX, ("put", "{" + " " * 17 + "}")))
+    assert check.matches(grammar, written(hermes.SYNTAX, ("put", '{\n  "n": 1\n}')))
+    assert not check.matches(grammar, written(hermes.SYNTAX, ("put", "{\n\n}")))

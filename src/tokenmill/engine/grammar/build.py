@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
+from tokenmill.core import bounds
+
 LIMITS = LLParserLimits(
     max_items_in_row=1_000,  # a schema may have some 250 optional properties side by side
     initial_lexer_fuel=500_000,
@@ -21,10 +23,9 @@ LIMITS = LLParserLimits(
     verbose_errors=False,
 )
 
-# Between the parts of JSON: a space, or a line break and indentation. Where blank lines are allowed, small
-# models write nothing else. And no keyword is ignored that the library knows but cannot hold. A schema cannot
-# override these.
-_JSON_RULES = {"whitespace_pattern": r"(\x20|\n[\x20\t]{0,32})", "lenient": False}
+# A schema cannot override these. Keywords that the library knows but cannot hold are an error, unless the
+# schema says {"x-guidance": {"lenient": true}}.
+_JSON_RULES = {"whitespace_pattern": bounds.JSON_WHITESPACE}
 _MAX_MESSAGE_CHARS = 200
 # Where the library's own wrapping of a schema or regex shows through.
 _POSITION = re.compile(r"^(?:at )?\d+\(\d+\): ")
