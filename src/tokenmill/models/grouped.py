@@ -62,5 +62,12 @@ def numbers(
     codes: Tensor, scales: Tensor, zeros: Tensor | None = None, offsets: Tensor | None = None
 ) -> Tensor:
     """(codes - zeros) * scales + offsets in float32; shapes broadcast."""
-    values = codes * scales if zeros is None else (codes.float() - zeros) * scales
-    return values if offsets is None else values + offsets
+    if zeros is None:
+        values = codes * scales
+    else:
+        values = codes.float()
+        values -= zeros
+        values *= scales
+    if offsets is not None:
+        values += offsets
+    return values

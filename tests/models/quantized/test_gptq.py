@@ -143,6 +143,11 @@ BAD: dict[str, tuple[dict[str, torch.Tensor | None], dict[str, Any], str]] = {
     "uneven groups": ({"g_idx": groups([0] * 33 + [1] * 31)}, {}, r"one of them 33 times"),
     "groups of other columns": ({"g_idx": groups([0] * 32)}, {}, r"tensor m\.g_idx has shape \[32\]"),
     "groups of another type": ({"g_idx": torch.zeros(64)}, {}, r"tensor m\.g_idx is F32; it must be I32"),
+    "a zero for every column though they have an order": (
+        {"g_idx": groups([0] * 64)},
+        {"desc_act": True},
+        r"tensor m\.g_idx must name each group from 0 to 1 32 times; it holds 0 to 0, one of them 64 times",
+    ),
     "no order though columns have one": (
         {"g_idx": None},
         {"desc_act": True},

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 PARTS = frozenset({"qweight", "qzeros", "scales"})
 BITS = 4
-_NIBBLES = (0, 4, 1, 5, 2, 6, 3, 7)
 _MIDDLE = 8
 
 
@@ -60,7 +59,7 @@ class _Awq:
             yield slice(0, codes.shape[0]), slice(start, start + count), codes
 
     def scales(self, rows: slice) -> Tensor:
-        return read_scales(self.scale)[:, rows].T.contiguous()
+        return read_scales(self.scale)[:, rows].T
 
     def zeros(self, rows: slice) -> Tensor:
         import torch
@@ -69,9 +68,13 @@ class _Awq:
             groups = self.scale.info.shape[0]
             return torch.full((rows.stop - rows.start, groups), _MIDDLE, dtype=torch.uint8)
         groups = self.qzeros.info.shape[0]
-        return _in_order(self.qzeros.raw(0, groups))[:, rows].T.contiguous()
+        return _in_order(self.qzeros.raw(0, groups))[:, rows].T
 
 
 def _in_order(words: Tensor) -> Tensor:
-    """Codes by row of the matrix: uint8 [n, words * 4] to [n, words * 8]."""
-    return unpack(words.view(words.shape[0], -1, 4), BITS)[..., list(_NIBBLES)].flatten(1)
+    """Codes by row of the matrix: uint8 [n, words * 4] to [n, words * 8].
+
+    Nibbles 0 to 3 hold the even rows of a word, 4 to 7 the odd ones.
+    """
+    nibbles = unpack(words, BITS).view(words.shape[0], -1, 2, 4)
+    return nibbles.transpose(2, 3).flatten(1)

@@ -46,7 +46,8 @@ def open_gptq(module: Module, config: GptqConfig) -> PackedMatrix:
     info = TensorInfo(f"{module.name}.weight", shape, layout.name, layout.nbytes(shape))
     tensors = module.tensors
     packing = _Gptq(tensors["qweight"], tensors["scales"], tensors["qzeros"], config)
-    groups = module.column_groups("g_idx", shape[1], group) if order else None
+    unused = not config.act_order
+    groups = module.column_groups("g_idx", shape[1], group, unused=unused) if order else None
     return PackedMatrix(info, packing, config.bits, group, groups)
 
 
@@ -64,11 +65,11 @@ class _Gptq:
         for start in range(0, words, step):
             count = min(step, words - start)
             raw = self.qweight.raw(start, count).view(count, all_rows, 4)[:, rows]
-            codes = unpack(raw, self.config.bits).transpose(0, 1).flatten(1)
+            codes = unpack(raw, self.config.bits).transpose(1, 2).flatten(0, 1).T
             yield slice(0, codes.shape[0]), slice(start * in_word, (start + count) * in_word), codes
 
     def scales(self, rows: slice) -> Tensor:
-        return read_scales(self.scale)[:, rows].T.contiguous()
+        return read_scales(self.scale)[:, rows].T
 
     def zeros(self, rows: slice) -> Tensor:
         import torch
@@ -79,4 +80,4 @@ class _Gptq:
             # over the word gives both back.
             one_each = sum(1 << bit for bit in range(0, 32, self.config.bits))
             words = (words.view(torch.int32) + one_each).view(torch.uint8)
-        return unpack(words, self.config.bits)[:, rows].T.contiguous()
+        return unpack(words, self.config.bits)[:, rows].T

@@ -25,7 +25,7 @@ class Packing(Protocol):
         ...
 
     def scales(self, rows: slice) -> Tensor:
-        """[rows, groups], float32.
+        """[rows, groups], float32, best in memory as the codes are.
 
         Raises:
             ModelFileError: one is not finite.
@@ -62,8 +62,8 @@ class PackedMatrix:
         group_of = self._group_of()
         for at_rows, at_columns, codes in self.packing.codes(rows):
             of = group_of[at_columns]
-            block_zeros = None if zeros is None else zeros[at_rows][:, of]
-            out[at_rows, at_columns] = numbers(codes, scales[at_rows][:, of], block_zeros)
+            block_zeros = None if zeros is None else _spread(zeros[at_rows], of, codes)
+            out[at_rows, at_columns] = numbers(codes, _spread(scales[at_rows], of, codes), block_zeros)
 
     def grouped(self) -> Grouped:
         import torch
@@ -79,8 +79,8 @@ class PackedMatrix:
             result[at_rows, at_columns] = codes.to(torch.int16) - middle if centred else codes
         return Grouped(
             codes=result,
-            scales=self.packing.scales(rows),
-            zeros=None if centred else zeros,
+            scales=self.packing.scales(rows).contiguous(),
+            zeros=None if zeros is None or centred else zeros.contiguous(),
             offsets=None,
             bits=self.bits,
             group=self.group,
@@ -102,3 +102,9 @@ class PackedMatrix:
         if self.column_groups is None:
             return torch.arange(self.info.shape[1]) // self.group
         return torch.frombuffer(bytearray(self.column_groups), dtype=torch.int32).long()
+
+
+def _spread(values: Tensor, of: Tensor, codes: Tensor) -> Tensor:
+    """Values [rows, groups] for each column, which lie in memory as the codes do: by rows or by columns."""
+    by_columns = codes.stride(0) < codes.stride(1)
+    return values.T[of].T if by_columns else values[:, of]

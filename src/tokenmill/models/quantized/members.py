@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tokenmill.core.errors import ModelFileError
+from tokenmill.models.fields import MAX_VOCAB, MAX_WIDTH
 from tokenmill.models.packed_layout import SCALE_TYPES, PackedLayout
 from tokenmill.models.stored_weights import StoredTensor
 
@@ -27,19 +28,19 @@ class Module:
         Raises:
             ModelFileError: it is missing, or has another number of dimensions or none of any size.
         """
-        found = self.tensors.get(part)
-        if found is None:
-            raise ModelFileError(f"tensor {self.name}.{part} is missing; {self.name} is quantized")
+        found = self._find(part)
         shape = found.info.shape
         if len(shape) != dimensions or 0 in shape:
             raise self.error(part, f"has shape {list(shape)}; it must have {dimensions} dimensions, none 0")
         return found
 
     def scale_type(self, part: str) -> str:
-        """Number format of the scales."""
-        found = self.tensors.get(part)
-        if found is None:
-            raise ModelFileError(f"tensor {self.name}.{part} is missing; {self.name} is quantized")
+        """Number format of the scales.
+
+        Raises:
+            ModelFileError: they are missing, or in no format that scales have.
+        """
+        found = self._find(part)
         if found.info.format not in SCALE_TYPES:
             raise self.error(part, f"is {found.info.format}; scales must be {', '.join(SCALE_TYPES)}")
         return found.info.format
@@ -48,16 +49,19 @@ class Module:
         """Holds every tensor of the layout against a matrix of `shape`.
 
         Raises:
-            ModelFileError: one is missing or has another type or shape, or groups do not fill a row.
+            ModelFileError: one is missing or has another type or shape, groups do not fill a row, or the
+                matrix is larger than any model's.
         """
+        if not (1 <= shape[0] <= MAX_VOCAB and 1 <= shape[1] <= MAX_WIDTH):
+            raise ModelFileError(
+                f"{self.name}: a matrix of {list(shape)}; at most {[MAX_VOCAB, MAX_WIDTH]} is allowed"
+            )
         if layout.group and shape[1] % layout.group:
             raise ModelFileError(
                 f"{self.name}: rows of {shape[1]} numbers are no whole number of groups of {layout.group}"
             )
         for part, wanted in layout.members(shape).items():
-            found = self.tensors.get(part)
-            if found is None:
-                raise ModelFileError(f"tensor {self.name}.{part} is missing; {self.name} is quantized")
+            found = self._find(part)
             if found.info.format != wanted.dtype:
                 raise self.error(part, f"is {found.info.format}; it must be {wanted.dtype}")
             if found.info.shape != wanted.shape:
@@ -67,10 +71,11 @@ class Module:
                     f"{layout.group or shape[1]} it must be {list(wanted.shape)}",
                 )
 
-    def column_groups(self, part: str, columns: int, group: int) -> bytes | None:
+    def column_groups(self, part: str, columns: int, group: int, *, unused: bool = False) -> bytes | None:
         """The checked group of each column; None where groups are neighbouring columns in order.
 
-        All zeros stand for that order too: it is how some writers fill a member that they do not use.
+        Args:
+            unused: the writer may not have filled the member: all zeros stand for that order too.
 
         Raises:
             ModelFileError: not every group has exactly `group` columns.
@@ -80,7 +85,7 @@ class Module:
         stored.file.read_into(memoryview(raw), stored.offset)
         numbers = memoryview(raw).cast("i").tolist()
         counts = Counter(numbers)
-        if counts == {0: columns} or numbers == [column // group for column in range(columns)]:
+        if (unused and counts == {0: columns}) or numbers == [column // group for column in range(columns)]:
             return None
         if counts != dict.fromkeys(range(columns // group), group):
             low, high = min(counts), max(counts)
@@ -90,6 +95,12 @@ class Module:
                 f"{high}, one of them {max(counts.values())} times",
             )
         return bytes(raw)
+
+    def _find(self, part: str) -> StoredTensor:
+        found = self.tensors.get(part)
+        if found is None:
+            raise ModelFileError(f"tensor {self.name}.{part} is missing; {self.name} is quantized")
+        return found
 
     def error(self, part: str, what: str) -> ModelFileError:
         return ModelFileError(f"{self.tensors[part].file.name}: tensor {self.name}.{part} {what}")

@@ -20,7 +20,5 @@ def unpack(words: Tensor, bits: int) -> Tensor:
     """
     import torch
 
-    if bits == 8:
-        return words
-    shifts = torch.arange(0, 8, bits, dtype=torch.uint8)
-    return ((words[..., None] >> shifts) & (1 << bits) - 1).flatten(-2)
+    mask = (1 << bits) - 1
+    return torch.stack([(words >> shift) & mask for shift in range(0, 8, bits)], -1).flatten(-2)
