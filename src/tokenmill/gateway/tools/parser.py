@@ -71,7 +71,7 @@ class ToolCallParser:
         # What may stand around the calls of a list.
         self._layout = "".join({*SPACE, *"[],;"} - {syntax.close})
         self._step: _Step = self._begin if syntax.bare else self._text
-        self._next = self._step  # after the arguments
+        self._next: _Step = self._text  # after the arguments
         self._held = ""
         self._raw = ""  # taken from the text since the marker; content again if no call follows
         self._called = False  # since the marker
