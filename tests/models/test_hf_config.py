@@ -305,8 +305,8 @@ BAD_CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
         "low_freq_factor is 4.0; it must be below high_freq_factor, 4.0",
     ),
     "part of a rotation": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 is not supported"),
-    "theta": ({"rope_theta": -1.0}, "rope_theta is -1.0; it must be a number above 0"),
-    "theta no float can hold": ({"rope_theta": 10**400}, "rope_theta is 1000.*a number above 0"),
+    "theta": ({"rope_theta": -1.0}, "rope_theta is -1.0; it must be a number from 1 to 1e.300"),
+    "theta no float can hold": ({"rope_theta": 10**400}, "rope_theta is 1000.*a number from 1 to 1e.300"),
     "end of text": ({"eos_token_id": "</s>"}, "eos_token_id is '</s>'; it must be token ids below 40"),
     "end beyond the vocabulary": ({"eos_token_id": [1, VOCAB]}, "token ids below 40"),
     "tied by text": (

@@ -194,6 +194,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no factor": ({"rope_type": "dynamic"}, "factor is missing; it must be a number from 1e-06 to 1e\\+06"),
     "factor": ({"rope_type": "linear", "factor": 1e300}, "factor is 1e\\+300"),
     "factor of text": ({"rope_type": "yarn", "factor": "4"}, "factor is '4'"),
+    "turns of yarn": (
+        {"rope_type": "yarn", "factor": 4, "beta_fast": 1e308},
+        "beta_fast is 1e\\+308; it must be a number from 0.001 to 1000",
+    ),
     "theta of yarn": ({"rope_type": "yarn", "factor": 4, "rope_theta": 1.0}, "rope_theta is 1.0; with yarn"),
     "short factors": (
         {"rope_type": "longrope", "short_factor": [1.0] * 15, "long_factor": [1.0] * 16},

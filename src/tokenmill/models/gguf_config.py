@@ -23,6 +23,7 @@ from tokenmill.models.fields import (
 )
 from tokenmill.models.gguf import GgufHeader
 from tokenmill.models.gguf_rope import longest_context, read_rope, single
+from tokenmill.models.rope import THETAS
 from tokenmill.models.spec import ExpertsSpec, LayerSpec, ModelSpec, RopeSpec
 
 # Features by their key, and the value that leaves them off: another one would be computed otherwise.
@@ -215,7 +216,8 @@ def _with_windows(file: _File, layers: list[LayerSpec], max_position: int) -> tu
         return tuple(layers)
     rope = layers[0].rope
     if file.family.local_rope:
-        rope = RopeSpec(file.number("rope.freq_base_swa", _LOCAL_THETA), rope.dim)
+        theta = file.fields.number(file.key("rope.freq_base_swa"), *THETAS, _LOCAL_THETA)
+        rope = RopeSpec(single(theta), rope.dim)
     seen = window if window < max_position else None
     return tuple(
         replace(layer, rope=rope, window=seen) if local else layer

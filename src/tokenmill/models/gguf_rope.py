@@ -12,6 +12,7 @@ import struct
 from tokenmill.core.errors import ModelFileError
 from tokenmill.models.fields import MAX_POSITION, MAX_WIDTH, Fields
 from tokenmill.models.gguf import GgufHeader
+from tokenmill.models.rope import THETAS
 from tokenmill.models.spec import RopeSpec
 
 FREQUENCIES, SHORT, LONG = "rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight"
@@ -32,7 +33,7 @@ def read_rope(fields: Fields, header: GgufHeader, at: str, dim: int, context: in
     Raises:
         ModelFileError: a kind or a combination that is not supported, or an unusable number.
     """
-    theta = single(fields.positive(at + "rope.freq_base", 10000.0))
+    theta = single(fields.number(at + "rope.freq_base", *THETAS, 10000.0))
     kind = fields.text(at + "rope.scaling.type", "none")
     if kind not in _KINDS:
         raise fields.error(at + "rope.scaling.type", f"one of {', '.join(_KINDS)}")

@@ -9,11 +9,13 @@ from tokenmill.core.bounds import show
 from tokenmill.core.errors import ModelFileError
 from tokenmill.models.families import Family
 from tokenmill.models.fields import MAX_POSITION, Fields
-from tokenmill.models.rope import longrope_attention_factor, yarn_attention_factor
+from tokenmill.models.rope import THETAS, longrope_attention_factor, yarn_attention_factor
 from tokenmill.models.spec import RopeSpec
 
 KINDS = ("default", "linear", "dynamic", "yarn", "llama3", "longrope")
 MAX_FACTOR = 1e6
+# Turns between which yarn blends; what is used are 32 and 1.
+_TURNS = (1e-3, 1e3)
 
 
 def read_rope(
@@ -29,7 +31,8 @@ def read_rope(
         ModelFileError: an unknown kind, or a value that cannot be used.
     """
     scaling = _parameters(config, family, local=local)
-    theta = scaling.positive("rope_theta", config.positive("rope_local_base_freq" if local else "rope_theta"))
+    beside = config.number("rope_local_base_freq" if local else "rope_theta", *THETAS)
+    theta = scaling.number("rope_theta", *THETAS, beside)
     dim = _rotated(config, scaling, family, head_dim)
     name = scaling.text("rope_type", scaling.text("type", "default"))
     source = _Source(config, scaling, theta, dim, max_position)
@@ -135,8 +138,8 @@ def _yarn(source: _Source) -> RopeSpec:
         factor=factor,
         original_max_position=original,
         attention_factor=scaling.positive("attention_factor", by_default),
-        beta_fast=scaling.positive("beta_fast", 32.0),
-        beta_slow=scaling.positive("beta_slow", 1.0),
+        beta_fast=scaling.number("beta_fast", *_TURNS, 32.0),
+        beta_slow=scaling.number("beta_slow", *_TURNS, 1.0),
         truncate=scaling.flag("truncate", True),
     )
 

@@ -6,6 +6,9 @@ import math
 
 from tokenmill.models.spec import RopeSpec
 
+# Bases a file may ask for; below 1 a power leaves the range of a float.
+THETAS = (1.0, 1e300)
+
 
 def inverse_frequencies(rope: RopeSpec, context: int) -> list[float]:
     """Radians a position turns each pair of components, [dim / 2]; pair i is (i, i + dim / 2).
