@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -24,14 +25,22 @@ def state(
     return made
 
 
+def draw(logits: torch.Tensor, states: Sequence[SamplerState]) -> list[Sampled]:
+    """`sample` without grammars: every row gets a token."""
+    found = sample(logits, states)
+    tokens = [row for row in found if isinstance(row, Sampled)]
+    assert len(tokens) == len(found)
+    return tokens
+
+
 def one(logits: list[float], made: SamplerState) -> Sampled:
-    return sample(torch.tensor([logits]), [made])[0]
+    return draw(torch.tensor([logits]), [made])[0]
 
 
 def allowed(logits: list[float], draws: int = 400, **params: Any) -> set[int]:
     """Tokens that come up over many seeds."""
     rows = torch.tensor([logits] * draws)
-    return {s.token for s in sample(rows, [state(seed=seed, **params) for seed in range(draws)])}
+    return {s.token for s in draw(rows, [state(seed=seed, **params) for seed in range(draws)])}
 
 
 def test_temperature_zero_takes_the_likeliest() -> None:
@@ -41,7 +50,7 @@ def test_temperature_zero_takes_the_likeliest() -> None:
 def test_draws_follow_the_distribution() -> None:
     # softmax of (0, ln 2, ln 5) is (1/8, 2/8, 5/8)
     rows = torch.tensor([[0.0, math.log(2), math.log(5)]]).repeat(4000, 1)
-    counts = Counter(s.token for s in sample(rows, [state(seed=seed) for seed in range(4000)]))
+    counts = Counter(s.token for s in draw(rows, [state(seed=seed) for seed in range(4000)]))
     for token, share in enumerate((1 / 8, 2 / 8, 5 / 8)):
         # five standard deviations of a binomial
         assert abs(counts[token] / 4000 - share) < 5 * math.sqrt(share * (1 - share) / 4000)
@@ -50,7 +59,7 @@ def test_draws_follow_the_distribution() -> None:
 def test_temperature_sharpens() -> None:
     # at temperature 1/2 the odds of (0, ln 2, ln 5) become 1 : 4 : 25
     rows = torch.tensor([[0.0, math.log(2), math.log(5)]]).repeat(3000, 1)
-    counts = Counter(s.token for s in sample(rows, [state(seed=s, temperature=0.5) for s in range(3000)]))
+    counts = Counter(s.token for s in draw(rows, [state(seed=s, temperature=0.5) for s in range(3000)]))
     assert abs(counts[2] / 3000 - 25 / 30) < 5 * math.sqrt(25 / 30 * 5 / 30 / 3000)
 
 
@@ -128,8 +137,8 @@ def test_a_row_does_not_depend_on_its_neighbours() -> None:
         state(seed=6, repetition_penalty=1.3, outputs=(1, 2), prompt=(3,)),
         state(seed=7, logprobs=3, temperature=1.7),
     ]
-    together = sample(logits.clone(), states)
-    alone = [sample(logits[row : row + 1].clone(), [states[row]])[0] for row in range(6)]
+    together = draw(logits.clone(), states)
+    alone = [draw(logits[row : row + 1].clone(), [states[row]])[0] for row in range(6)]
     assert [s.token for s in together] == [s.token for s in alone]
 
 
@@ -146,7 +155,7 @@ def test_filters_keep_what_a_full_sort_would(size: int, params: dict[str, Any]) 
     before = ranked.cumsum(0) - ranked
     kept = set(order[: len(ranked)][before < params.get("top_p", 2.0) * ranked.sum()].tolist())
     rows = logits.repeat(3000, 1)
-    drawn = {s.token for s in sample(rows, [state(seed=seed, **params) for seed in range(3000)])}
+    drawn = {s.token for s in draw(rows, [state(seed=seed, **params) for seed in range(3000)])}
     assert drawn <= kept
     assert len(drawn) >= min(len(kept), 300) * 0.9
 
@@ -155,7 +164,7 @@ def test_a_flat_distribution_beyond_the_head_is_cut_exactly() -> None:
     # 4 x HEAD equal tokens but for the first, which is a little likelier: half the mass is half the tokens
     size = 4 * HEAD
     logits = torch.zeros(2000, size)
-    drawn = {s.token for s in sample(logits, [state(seed=seed, top_p=0.5) for seed in range(2000)])}
+    drawn = {s.token for s in draw(logits, [state(seed=seed, top_p=0.5) for seed in range(2000)])}
     assert len(drawn) > HEAD / 2
     kept = _kept(torch.zeros(1, size), top_p=0.5)
     assert int((kept > 0).sum()) == size // 2
@@ -177,7 +186,7 @@ def test_a_row_that_is_not_a_number_is_named() -> None:
     logits = torch.zeros(3, 4)
     logits[1, 2] = math.nan
     with pytest.raises(CorruptLogits) as caught:
-        sample(logits, [state(), state(), state()])
+        draw(logits, [state(), state(), state()])
     assert caught.value.row == 1
 
 

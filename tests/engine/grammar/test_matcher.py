@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -18,8 +18,10 @@ VOCABULARY = SmallVocabulary()
 
 
 @pytest.fixture(scope="module")
-def compiler() -> GrammarCompiler:
-    return GrammarCompiler(VOCABULARY, VOCABULARY.end_ids)
+def compiler() -> Iterator[GrammarCompiler]:
+    made = GrammarCompiler(VOCABULARY, VOCABULARY.end_ids)
+    yield made
+    made.close()
 
 
 def start(compiler: GrammarCompiler, kind: str, source: str) -> Matcher:
@@ -68,6 +70,7 @@ def test_text_without_a_choice_is_split_as_the_tokenizer_splits_it(compiler: Gra
     assert allowed(start(compiler, "regex", "abcd")) == {"a"}  # `encode` knows single letters only
     greedy = GrammarCompiler(SmallVocabulary(broken=True), VOCABULARY.end_ids)
     assert allowed(start(greedy, "regex", "abcd")) == {"abc"}
+    greedy.close()
 
 
 def test_copies_go_their_own_ways(compiler: GrammarCompiler) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from tokenmill.core import bounds
 from tokenmill.core.errors import EngineStopped, InvalidRequest, Overloaded
 from tokenmill.core.request import Grammar
+from tokenmill.engine.grammar.checker import Checker
 from tokenmill.engine.grammar.matcher import Matcher
 from tokenmill.engine.grammar.vocabulary import TokenTable, build_tokenizer, grammar_vocabulary
 
@@ -23,9 +24,10 @@ MAX_PENDING = 64
 
 
 class GrammarCompiler:
-    """Compiles one grammar after another on a thread of its own, which starts with the first.
+    """Compiles one grammar after another, first in a process and then on a thread of its own.
 
-    The vocabulary is prepared then too. Compiled grammars are kept, the least recently used dropped first.
+    Both start with the first grammar, and the vocabulary is prepared then. Compiled grammars are kept, the
+    least recently used dropped first.
     """
 
     def __init__(self, table: TokenTable, end_ids: Iterable[int]) -> None:
@@ -36,7 +38,13 @@ class GrammarCompiler:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar")
         self._pending = 0
         self._closed = False
-        self._tokenizer: LLTokenizer | None = None
+        self._refused: OrderedDict[Grammar, InvalidRequest] = OrderedDict()
+        self._tools: tuple[LLTokenizer, Checker] | None = None
+
+    @property
+    def child_pid(self) -> int | None:
+        """Process id of the child, while there is one."""
+        return None if self._tools is None else self._tools[1].pid
 
     @property
     def pending(self) -> int:
@@ -69,9 +77,12 @@ class GrammarCompiler:
         return job
 
     def close(self) -> None:
-        """Ends the thread once what it is at is done; what waits fails with EngineStopped."""
+        """Ends the thread and the process; what waits fails with EngineStopped."""
         with self._lock:
             self._closed = True
+            tools = self._tools
+        if tools is not None:
+            tools[1].close()
         self._pool.shutdown(wait=False)
 
     def _leave(self, _: Future[list[Matcher]]) -> None:
@@ -85,14 +96,14 @@ class GrammarCompiler:
         if found is not None:
             return found
         bounds.grammar(grammar)
+        tokenizer, checker = self._prepare()
+        self._check(checker, grammar)
         from tokenmill.engine.grammar.build import GrammarError, build_matcher
 
         try:
-            compiled = build_matcher(self._prepare(), grammar.kind, grammar.source)
+            compiled = build_matcher(tokenizer, grammar.kind, grammar.source)
         except GrammarError as error:
-            raise InvalidRequest(
-                f"the {bounds.GRAMMAR_KINDS[grammar.kind]} cannot be used: {error}", code="invalid_grammar"
-            ) from None
+            raise InvalidRequest(f"the grammar cannot be used: {error}", code="invalid_grammar") from None
         with self._lock:
             self._compiled[grammar] = compiled
             if len(self._compiled) > CACHED_GRAMMARS:
@@ -110,13 +121,30 @@ class GrammarCompiler:
     def _copy(self, compiled: LLMatcher, count: int) -> list[Matcher]:
         return [Matcher(compiled.deep_copy(), self._end_ids) for _ in range(count)]
 
-    def _prepare(self) -> LLTokenizer:
-        if self._tokenizer is None:
+    def _check(self, checker: Checker, grammar: Grammar) -> None:
+        """Has the child compile it; what the child did not survive is not tried again."""
+        refused = self._refused.get(grammar)
+        if refused is None:
+            try:
+                checker.check(grammar)
+                return
+            except InvalidRequest as refusal:
+                refused = self._refused[grammar] = refusal
+                if len(self._refused) > CACHED_GRAMMARS:
+                    self._refused.popitem(last=False)
+        raise InvalidRequest(refused.message, code=refused.code)
+
+    def _prepare(self) -> tuple[LLTokenizer, Checker]:
+        if self._tools is None:
             if not self._end_ids:
                 raise InvalidRequest("this model has no end token: no grammar works", code="invalid_grammar")
             vocabulary = grammar_vocabulary(self._table, self._end_ids)
-            self._tokenizer = build_tokenizer(vocabulary, self._encode)
-        return self._tokenizer
+            tools = build_tokenizer(vocabulary, self._encode), Checker(vocabulary)
+            with self._lock:
+                if self._closed:
+                    raise EngineStopped("the engine has stopped")
+                self._tools = tools
+        return self._tools
 
     def _encode(self, text: str) -> list[int]:
         return self._table.encode(text, add_special=False)

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from collections.abc import Sequence as Items
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from tokenmill.engine.grammar.matcher import GrammarFailed, Matcher
 
 
 def constrain(
-    logits: torch.Tensor, matchers: Mapping[int, Matcher], avoided: Mapping[int, Items[int]]
+    logits: torch.Tensor, matchers: Mapping[int, Matcher], avoided: Mapping[int, NDArray[np.int64]]
 ) -> dict[int, GrammarFailed]:
     """Sets to -inf what each row's grammar does not allow.
 
     Args:
         logits: [rows, vocabulary], float32; changed in place.
         matchers: by row.
-        avoided: by row, tokens that are forbidden too as long as the grammar leaves another one.
+        avoided: by row, token ids that are forbidden too as long as the grammar leaves another one.
 
     Returns:
         Rows whose grammar fails; their logits mean nothing.
@@ -35,7 +35,7 @@ def constrain(
             failed[row] = fault
             continue
         allowed = np.unpackbits(bits[at], bitorder="little", count=width).view(np.bool_)
-        if row in avoided:
+        if len(avoided[row]):
             kept = allowed.copy()
             kept[avoided[row]] = False
             allowed = kept if kept.any() else allowed
