@@ -35,8 +35,9 @@ PROMPTS = [
     "def fibonacci(n):\n    if n < 2:\n        return n\n    return",
     "Water boils at a temperature of 100 degrees",
 ]
-# Two programs that add in another order differ by less than this; closer tokens may change places.
-MARGIN = 1e-4
+# Two programs that add in another order differ by less than this (measured: 6e-5); tokens closer than twice as
+# much may change places.
+MARGIN = 2e-4
 
 
 def logits(path: Path, dtype: torch.dtype, prompts: list[list[int]]) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What all schemes share: matrices are read in blocks, and slices of rows are matrices too."""
+"""What all schemes share: matrices are read in blocks, and some rows of one are a matrix too."""
 
 from __future__ import annotations
 
