@@ -17,6 +17,7 @@ from tokenmill.core.errors import (
     NotSupported,
     UnknownModel,
 )
+from tokenmill.core.request import Grammar
 
 PARAMS = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
 
@@ -112,3 +113,14 @@ def test_log_probabilities_of_a_prompt_come_with_each_choice(engine: Engine) -> 
         assert choice.prompt_logprobs[0] is None
         assert [entry.token_id for entry in choice.prompt_logprobs if entry is not None] == [6, 7]
         assert (choice.token_ids, choice.finish_reason) == ([], "length")
+
+
+def test_a_grammar_binds_its_prompt_and_a_bad_one_fails_alone(engine: Engine) -> None:
+    bound = SamplingParams(temperature=1, seed=1, max_tokens=9, grammar=Grammar("regex", "(yes|no)"))
+    broken = SamplingParams(max_tokens=9, grammar=Grammar("regex", "a(b"))
+    good, bad, free = engine.generate(["a", "b", "c"], [bound, broken, PARAMS], progress=False)
+    assert good.text in ("yes", "no")
+    assert good.choices[0].finish_reason == "stop"
+    assert bad.error is not None
+    assert bad.error.code == "invalid_grammar"
+    assert free.choices[0].finish_reason == "length"

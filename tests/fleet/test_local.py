@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import aclosing
 from typing import Any, cast
 
 import pytest
 
 from tokenmill.core.delta import Delta
-from tokenmill.core.errors import Draining, EngineStopped, GenerationFailed
-from tokenmill.core.request import GenerateRequest
+from tokenmill.core.errors import Draining, EngineStopped, GenerationFailed, InvalidRequest
+from tokenmill.core.request import GenerateRequest, Grammar, SamplingParams
 from tokenmill.engine.core import Output
 from tokenmill.engine.grammar.matcher import Matcher
 from tokenmill.engine.worker import EngineWorker, Sink
@@ -32,12 +33,16 @@ class ScriptedWorker:
     def __init__(self) -> None:
         self.sinks: dict[str, Sink] = {}
         self.aborted: list[str] = []
+        self.compiling: Future[list[Matcher]] = Future()
         self.stalled = 0.0
         self.stopped = False
         self.watchers: list[Callable[[], None]] = []
 
     def submit(self, request: GenerateRequest, sink: Sink, matchers: Sequence[Matcher] = ()) -> None:
         self.sinks[request.request_id] = sink
+
+    def matchers(self, request: GenerateRequest) -> Future[list[Matcher]]:
+        return self.compiling
 
     def abort(self, request_id: str) -> None:
         self.aborted.append(request_id)
@@ -132,6 +137,47 @@ async def test_what_arrives_after_the_end_is_dropped(replica: LocalReplica, work
     await asyncio.wait([task])
     worker.say(text("late"))
     await asyncio.sleep(0)
+
+
+WITH_GRAMMAR = GenerateRequest(
+    request_id="r", prompt_ids=(1,), sampling=SamplingParams(grammar=Grammar("regex", "a"))
+)
+
+
+async def test_a_grammar_is_compiled_before_the_engine_sees_the_request(
+    replica: LocalReplica, worker: ScriptedWorker
+) -> None:
+    first: Any = asyncio.ensure_future(anext(replica.generate(WITH_GRAMMAR)))
+    await asyncio.sleep(0)
+    assert not worker.sinks
+    await asyncio.to_thread(worker.compiling.set_result, [])
+    while not worker.sinks:
+        await asyncio.sleep(0)
+    worker.say(text("a", done=True))
+    assert (await first).text == "a"
+
+
+async def test_a_grammar_that_cannot_be_used_never_reaches_the_engine(
+    replica: LocalReplica, worker: ScriptedWorker
+) -> None:
+    worker.compiling.set_exception(InvalidRequest("broken", code="invalid_grammar"))
+    with pytest.raises(InvalidRequest):
+        await anext(replica.generate(WITH_GRAMMAR))
+    assert not worker.sinks
+    assert worker.aborted == []
+    await replica.drain(60)  # and nothing is left to wait for
+
+
+async def test_leaving_while_the_grammar_waits_cancels_it(
+    replica: LocalReplica, worker: ScriptedWorker
+) -> None:
+    task: Any = asyncio.ensure_future(anext(replica.generate(WITH_GRAMMAR)))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert worker.compiling.cancelled()
+    assert not worker.sinks
 
 
 async def test_draining_waits_for_the_running_and_refuses_the_new(
