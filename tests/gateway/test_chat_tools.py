@@ -159,6 +159,7 @@ async def test_log_probabilities_cover_calls_too() -> None:
     whole = (await gateway.post(CHAT, asking(logprobs=True))).json()["choices"][0]
     assert [entry["token"] for entry in whole["logprobs"]["content"]] == pieces
     found = await gateway.stream(CHAT, asking(logprobs=True))
+    assert all(chunk["choices"][0]["delta"].get("content") is None for chunk in found)
     entries = [chunk["choices"][0]["logprobs"] for chunk in found]
     assert [entry["token"] for part in entries if part for entry in part["content"]] == pieces
 

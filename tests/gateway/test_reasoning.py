@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.gateways import CHAT, Gateway, chat, make_gateway
@@ -50,6 +50,7 @@ def test_thoughts_and_answer(begun: bool, text: str, expected: tuple[str, str]) 
     assert split(begun, *text) == expected
 
 
+@settings(max_examples=100, deadline=None)
 @given(
     st.booleans(),
     st.lists(st.sampled_from(["<think>", "</think>", "<", "think>", "a", " ", "\n"])),

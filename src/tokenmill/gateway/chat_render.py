@@ -61,7 +61,7 @@ class ChatRenderer:
         chunks = [_chat_delta(part) for part in reader.read(delta)]
         logprobs = chat_logprobs(delta.logprobs) if self.logprobs and delta.logprobs else None
         if logprobs and not chunks:
-            chunks = [ChatDelta(content="")]
+            chunks = [ChatDelta(content=UNSET if self.calling else "")]
         for chunk in chunks:
             events.append(self._event([ChatChunkChoice(delta.index, chunk, logprobs)]))
             logprobs = None
