@@ -14,7 +14,7 @@ from support.fake_engine import VOCAB, Harness, expected_embedding, expected_out
 from tokenmill.core.errors import ContextLengthExceeded, InvalidRequest
 from tokenmill.core.events import Preempted, PrefixLookup, RequestAccepted, RequestEnded, StepCompleted
 from tokenmill.core.request import Pooling
-from tokenmill.planner.memory import PROMPT_LOGIT_ROWS
+from tokenmill.planner.activations import PROMPT_LOGIT_ROWS
 
 # One logit of 10 and 31 of -10: log softmax of the one, and of each other.
 LIKELY = float(torch.log_softmax(torch.tensor([10.0] + [-10.0] * (VOCAB - 1)), 0)[0])

@@ -1,6 +1,7 @@
 """A process that loads a model, serves streams at once, and prints what it planned and what it took (JSON).
 
-Arguments: the model's folder, and one JSON object: flags, streams, prompt, output, sampling.
+Arguments: the model's folder, and one JSON object: flags, streams, prompt and output in tokens, sampling, and
+how many of the streams want log-probabilities of their prompt (scored).
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ def main(folder: str, asked: dict[str, Any]) -> None:
 
     chance = random.Random(0)
     prompts = [[chance.randrange(100) for _ in range(asked["prompt"])] for _ in range(asked["streams"])]
+    each = {"max_tokens": asked["output"], "min_tokens": asked["output"], **asked["sampling"]}
+    plain = len(prompts) - asked["scored"]
     sampling = [
-        SamplingParams(max_tokens=asked["output"], min_tokens=asked["output"], seed=n, **asked["sampling"])
-        for n in range(len(prompts))
+        SamplingParams(seed=n, prompt_logprobs=None if n < plain else 1, **each) for n in range(len(prompts))
     ]
     with Engine(folder, **asked["flags"]) as engine:
         memory, loaded = engine.worker.memory, peak_bytes()

@@ -11,7 +11,7 @@ from tokenmill.core.flags import ModelFlags
 from tokenmill.engine import policy
 from tokenmill.engine.blocks import BlockPool, pack_tokens, root_key
 from tokenmill.engine.sequence import Phase, Sequence
-from tokenmill.planner.memory import PROMPT_LOGIT_ROWS
+from tokenmill.planner.activations import PROMPT_LOGIT_ROWS
 
 RECENT_OUTPUTS = 256
 

@@ -22,6 +22,7 @@ from tokenmill.engine.grammar.compiler import GrammarCompiler
 from tokenmill.engine.grammar.matcher import Matcher
 from tokenmill.engine.limits import Limits
 from tokenmill.engine.load import LoadedModel, MemoryReport, load_model
+from tokenmill.hardware.allocator import share_one_heap
 from tokenmill.models.chat import ChatTemplate, load_chat_template
 from tokenmill.models.source import ModelSource
 from tokenmill.models.tokenizer import Tokenizer, load_tokenizer
@@ -94,6 +95,7 @@ class EngineWorker:
         Raises:
             TokenmillError: what went wrong while loading.
         """
+        share_one_heap()
         self._thread.start()
         try:
             # Beside the weights: the one reads files and holds the interpreter, the other computes.

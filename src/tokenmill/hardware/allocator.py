@@ -1,14 +1,23 @@
-"""The C library's allocator: what is freed goes back while a model loads, and is kept while it serves."""
+"""The C library's allocator: one heap, whose freed memory goes back while a model loads and is kept later."""
 
 from __future__ import annotations
 
 import ctypes
 
 # glibc's malloc.h: mallopt(parameter, value).
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 _LARGEST_MMAP_THRESHOLD = 32 << 20
 _KEPT = 1 << 30
 _MATRIX = 1 << 20
+
+
+def share_one_heap() -> bool:
+    """Lets threads that start from now on share the first heap; returns whether the library can.
+
+    A thread's own heap is cut into pieces of 64 MiB, and what does not fit the rest of a piece begins another
+    one: the blocks of a large vocabulary waste a seventh.
+    """
+    return _set(_ARENA_MAX, 1)
 
 
 def return_freed_memory() -> bool:

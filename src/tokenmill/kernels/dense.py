@@ -11,8 +11,7 @@ import torch
 import torch.nn.functional as functional
 
 from tokenmill.kernels.program import Linear, Mlp
-
-ROWS = 8
+from tokenmill.planner.activations import ROWS
 
 
 def fill_rows(x: torch.Tensor) -> torch.Tensor:

@@ -14,16 +14,14 @@ import numpy as np
 import torch
 import torch.nn.functional as functional
 
-from tokenmill.kernels.dense import ROWS
 from tokenmill.kernels.program import Attention, KvLayout
 from tokenmill.kernels.step import Step
-from tokenmill.planner.memory import ATTENTION_ROWS, ATTENTION_TOKENS
+from tokenmill.planner.activations import ATTENTION_ROWS, ATTENTION_SPAN, ATTENTION_TOKENS, ROWS
 
 # A context is padded to whole parts of 512, in which PyTorch's attention works through KV, and for the rest
 # to one of the short lengths that it adds up in the order of the beginning of a whole part (256, for one,
 # is halved first).
 SHORT_SPANS = (128, 192, 384)
-LONG_SPAN = 512
 
 
 def attend(
@@ -155,9 +153,9 @@ def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Te
 
 def _span(context: int, block_size: int) -> int:
     """Padded length of a context, in tokens and whole blocks: see the module's note on padding."""
-    whole = context // LONG_SPAN * LONG_SPAN
+    whole = context // ATTENTION_SPAN * ATTENTION_SPAN
     rest = context - whole
     if rest == 0:
         return whole
     short = (span for span in SHORT_SPANS if rest <= span and span % block_size == 0)
-    return whole + next(short, LONG_SPAN)
+    return whole + next(short, ATTENTION_SPAN)

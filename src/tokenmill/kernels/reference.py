@@ -12,7 +12,7 @@ import numpy as np
 import torch
 import torch.nn.functional as functional
 
-from tokenmill.kernels.dense import ROWS, fill_rows, linear, mlp, rms_norm
+from tokenmill.kernels.dense import fill_rows, linear, mlp, rms_norm
 from tokenmill.kernels.experts import mix
 from tokenmill.kernels.memory import committed
 from tokenmill.kernels.paged_attention import QueryGroup, attend, query_groups
@@ -33,6 +33,7 @@ from tokenmill.kernels.program import (
     StepOutput,
 )
 from tokenmill.kernels.step import Step
+from tokenmill.planner.activations import ROWS
 
 
 class ReferenceProgram:

@@ -11,19 +11,13 @@ from dataclasses import dataclass
 from tokenmill.core.errors import ConfigError, InsufficientMemory
 from tokenmill.core.flags import ModelFlags
 from tokenmill.models.formats import nbytes
-from tokenmill.models.spec import LayerSpec, ModelSpec
+from tokenmill.models.spec import ModelSpec
+from tokenmill.planner.activations import StepBounds, activation_bytes, table_bytes
 
 # A default pool serves the running sequences at this length, or one at the model's longest.
 TYPICAL_SEQUENCE_TOKENS = 2048
-# Query rows attention handles at once.
-ATTENTION_ROWS = 128
-# KV positions gathered at once for sequences that decode together.
-ATTENTION_TOKENS = 8192
-# Prompt positions a step reads the logits of at most, over all sequences.
-PROMPT_LOGIT_ROWS = 64
 # Resident after importing the engine's libraries, before any weight; the report after loading shows it.
 IMPORT_BYTES = 240 << 20
-_FLOAT = 4
 _MIB = 1 << 20
 
 
@@ -68,41 +62,6 @@ def kv_bytes_per_token(spec: ModelSpec, element_bytes: int) -> int:
     return sum(2 * layer.kv_heads * layer.head_dim * element_bytes for layer in spec.layers)
 
 
-def activation_bytes(
-    spec: ModelSpec, *, step_tokens: int, sequences: int, context: int, kv_block: int
-) -> int:
-    """Largest working set of one step of the reference path, and the tables it keeps.
-
-    The residual stream, then the widest of: a layer's attention, a layer's MLP, logits with the sampler's
-    copies. Beside them the rotary tables and the block that padding writes to (`kv_block` bytes).
-    """
-    stream = step_tokens * spec.hidden * _FLOAT * 3
-    layer = max(max(_attention(s, step_tokens, context), _mlp(s, step_tokens)) for s in spec.layers)
-    # Logits, raw log-probabilities, copies for bias and penalties, probabilities and what filters keep
-    # of them, in float32; ranked tokens with their places and sums, in 8 bytes.
-    sampler = sequences * spec.vocab_size * (8 * _FLOAT + 4 * 8)
-    # Logits of prompt positions before and after they become float32, log-probabilities, ranks.
-    sampler += min(step_tokens, PROMPT_LOGIT_ROWS) * spec.vocab_size * 4 * _FLOAT
-    tables = sum(2 * context * (rope.dim // 2) * _FLOAT for rope in spec.ropes)
-    return stream + max(layer, sampler) + tables + kv_block
-
-
-def _attention(layer: LayerSpec, step_tokens: int, context: int) -> int:
-    heads = layer.heads + 2 * layer.kv_heads
-    projected = step_tokens * heads * layer.head_dim * _FLOAT * 2
-    # A window hides positions; it does not yet keep them from being gathered.
-    gathered = 2 * max(context, ATTENTION_TOKENS) * layer.kv_heads * layer.head_dim * _FLOAT
-    shared = layer.heads // layer.kv_heads
-    masks = step_tokens * shared * context * _FLOAT + min(step_tokens, ATTENTION_ROWS) * context * (
-        1 + _FLOAT
-    )
-    return projected + gathered + masks
-
-
-def _mlp(layer: LayerSpec, step_tokens: int) -> int:
-    return step_tokens * layer.intermediate * _FLOAT * 4
-
-
 def plan_memory(
     spec: ModelSpec, flags: ModelFlags, *, matrix_format: str, kv_element_bytes: int, available: int
 ) -> MemoryPlan:
@@ -122,13 +81,15 @@ def plan_memory(
     weights = weight_bytes(spec, matrix_format)
     per_token = kv_bytes_per_token(spec, kv_element_bytes)
     per_block = per_token * flags.block_size
-    activations = activation_bytes(
-        spec,
-        step_tokens=flags.max_num_batched_tokens,
+    step = StepBounds(
+        tokens=flags.max_num_batched_tokens,
         sequences=flags.max_num_seqs,
         context=longest,
-        kv_block=per_block,
+        matrix_bytes=nbytes(matrix_format, (1,)),
+        kv_bytes=kv_element_bytes,
     )
+    # Beside a step's own: the block that padding writes to.
+    activations = activation_bytes(spec, step) + table_bytes(spec, longest) + per_block
     explicit = _explicit_blocks(flags, per_block)
     # A pool asked for by size is only held against what is there; the default leaves the rest alone.
     budget = available if explicit is not None else int(available * flags.gpu_memory_utilization)
