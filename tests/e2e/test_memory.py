@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ def served(model: Path) -> dict[str, Any]:
 
 
 def test_peak_memory_is_what_was_planned_within_three_percent(
-    model: Path, record_property: pytest.RecordProperty
+    model: Path, record_property: Callable[[str, object], None]
 ) -> None:
     found = served(model)
     assert found["errors"] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from support.model_files import (
 from tokenmill.core.errors import ModelFileError
 from tokenmill.models.gguf_config import read_family, spec_of
 from tokenmill.models.gguf_parts import open_parts
+from tokenmill.models.rope import inverse_frequencies
 from tokenmill.models.source import open_model
 from tokenmill.models.spec import LayerSpec, ModelSpec, RopeSpec
 
@@ -280,7 +282,7 @@ def test_factors_on_cosines_and_sines_of_yarn(
         ("yarn_log_multiplier", 0.1, "must be 0.0; others are not supported"),
         ("yarn_beta_fast", 1e-30, "a number from 0.001 to 1000"),
         ("yarn_beta_slow", 1e30, "a number from 0.001 to 1000"),
-        ("factor", float("inf"), "a number above 0"),
+        ("factor", float("inf"), r"a number from 1e-06 to 1e\+06"),
     ],
 )
 def test_parameters_of_yarn_that_cannot_be_used_are_refused(
@@ -288,6 +290,28 @@ def test_parameters_of_yarn_that_cannot_be_used_are_refused(
 ) -> None:
     with pytest.raises(ModelFileError, match=f"rope.scaling.{key} is .*{message}"):
         spec(tmp_path, {**YARN, f"llama.rope.scaling.{key}": (F32, value)})
+
+
+@pytest.mark.parametrize("kind", ["none", "linear", "yarn"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "freq_base",
+        "scaling.factor",
+        "scaling.attn_factor",
+        "scaling.yarn_attn_factor",
+        "scaling.yarn_beta_fast",
+    ],
+)
+@pytest.mark.parametrize(
+    "value", [1e-300, 5e-324, 1e-6, 1.0, 1.0000001, 1e6, 1e300, -1.0, math.inf, math.nan]
+)
+def test_whatever_is_read_gives_frequencies(tmp_path: Path, kind: str, key: str, value: float) -> None:
+    keys = {**YARN, "llama.rope.scaling.type": (STRING, kind), f"llama.rope.{key}": (F64, value)}
+    with contextlib.suppress(ModelFileError):
+        found = spec(tmp_path, keys)
+        frequencies = inverse_frequencies(found.layers[0].rope, found.max_position)
+        assert all(0 < frequency < math.inf for frequency in frequencies)
 
 
 def test_yarn_needs_frequencies_that_fall(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def peak_of(work: Callable[[], object]) -> int:
     with torch.profiler.profile(profile_memory=True) as profile:
         work()
     events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
-    changes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
+    changes: list[int] = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
     return max(accumulate(changes, initial=0))
 
 

@@ -19,7 +19,9 @@ FREQUENCIES, SHORT, LONG = "rope_freqs.weight", "rope_factors_short.weight", "ro
 _KINDS = ("none", "linear", "yarn", "longrope")
 _MAX_FACTORS = MAX_WIDTH // 2
 # Turns between which yarn blends; what is used are 32 and 1.
-_LEAST_TURNS, _MOST_TURNS = 1e-3, 1e3
+_TURNS = (1e-3, 1e3)
+# Factors a file may ask for, on frequencies or on cosines and sines.
+_FACTORS = (1e-6, 1e6)
 
 
 def read_rope(fields: Fields, header: GgufHeader, at: str, dim: int, context: int) -> RopeSpec:
@@ -38,7 +40,7 @@ def read_rope(fields: Fields, header: GgufHeader, at: str, dim: int, context: in
     if kind not in _KINDS:
         raise fields.error(at + "rope.scaling.type", f"one of {', '.join(_KINDS)}")
     original = fields.integer(at + "rope.scaling.original_context_length", 1, MAX_POSITION, context)
-    amplitude = single(fields.positive(at + "rope.scaling.attn_factor", 1.0))
+    amplitude = single(fields.number(at + "rope.scaling.attn_factor", *_FACTORS, 1.0))
     linear = _linear_factor(fields, at, kind)
     if SHORT in header.tensors or LONG in header.tensors:
         _refuse_twice(fields.label, SHORT, kind not in ("none", "longrope") or linear != 1)
@@ -87,24 +89,25 @@ def _float32(value: float) -> float:
 
 def _linear_factor(fields: Fields, at: str, kind: str) -> float:
     if kind == "linear":
-        return single(fields.positive(at + "rope.scaling.factor"))
+        return single(fields.number(at + "rope.scaling.factor", *_FACTORS))
     if kind == "none" and at + "rope.scale_linear" in fields:
-        return single(fields.positive(at + "rope.scale_linear"))
+        return single(fields.number(at + "rope.scale_linear", *_FACTORS))
     return 1.0
 
 
 def _yarn(fields: Fields, at: str, rope: RopeSpec, original: int, amplitude: float) -> RopeSpec:
     at += "rope.scaling."
-    factor = single(fields.positive(at + "factor"))
+    factor = single(fields.number(at + "factor", *_FACTORS))
     if rope.theta <= 1:
         raise ModelFileError(f"{fields.label}: yarn needs a freq_base above 1, not {rope.theta}")
     for key, neutral in (("yarn_ext_factor", 1.0), ("yarn_log_multiplier", 0.0)):
         if fields.get(at + key) not in (None, neutral):
             raise fields.error(at + key, f"{neutral}; others are not supported")
-    fast, slow = _turns(fields, at + "yarn_beta_fast", 32.0), _turns(fields, at + "yarn_beta_slow", 1.0)
+    fast = single(fields.number(at + "yarn_beta_fast", *_TURNS, 32.0))
+    slow = single(fields.number(at + "yarn_beta_slow", *_TURNS, 1.0))
     given = 0.1 * math.log(max(factor, 1.0)) + 1.0  # YaRN, section 3.4
     if at + "yarn_attn_factor" in fields:
-        given = single(fields.positive(at + "yarn_attn_factor"))
+        given = single(fields.number(at + "yarn_attn_factor", *_FACTORS))
     return RopeSpec(
         rope.theta,
         rope.dim,
@@ -115,13 +118,6 @@ def _yarn(fields: Fields, at: str, rope: RopeSpec, original: int, amplitude: flo
         beta_fast=fast,
         beta_slow=slow,
     )
-
-
-def _turns(fields: Fields, key: str, usual: float) -> float:
-    turns = single(fields.positive(key, usual))
-    if not _LEAST_TURNS <= turns <= _MOST_TURNS:
-        raise fields.error(key, f"a number from {_LEAST_TURNS} to {_MOST_TURNS}")
-    return turns
 
 
 def _read_factors(header: GgufHeader, name: str, dim: int, label: str) -> tuple[float, ...]:
