@@ -36,4 +36,5 @@ docs:  ## write the generated page of docs/
 
 clean:  ## remove what was installed and built here; downloaded models stay
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf tests/conformance/node/node_modules
 	find src tests -name __pycache__ -type d -exec rm -rf {} +

@@ -1,16 +1,19 @@
 #!/usr/bin/env bash
 # Makes .venv and installs what the lock files pin. Does nothing when that is done already.
-#   --test   also what the test suite needs, curl among it
+#   --test   also what the test suite needs: curl, Node and the client SDKs whose own tests are run
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 locks=(requirements.lock)
 stamp=.venv/installed
+sdks=tests/conformance/node
 test=${1:-}
 if [ "$test" = "--test" ]; then
   locks+=(requirements-test.lock)
   stamp=.venv/installed-test
 fi
+keyed=("${locks[@]}")
+[ "$test" != "--test" ] || keyed+=("$sdks/package-lock.json")
 log=.venv/install.log
 here=$(pwd -P)
 quiet_seconds=5
@@ -107,15 +110,32 @@ at_work() {
   [ ! -t 2 ] || now "$1"
 }
 
+# The tests of openai-python come with its source package, and the npm SDKs from their registry.
+fetch_sdks() {
+  local release
+  release=$(sed -n 's/^openai==//p' requirements-test.lock)
+  say "Fetching the client SDKs"
+  rm -rf .venv/conformance
+  {
+    .venv/bin/python -m pip download --no-input --disable-pip-version-check --no-deps --no-binary openai \
+      --dest .venv/conformance "openai==$release" &&
+      tar -xzf ".venv/conformance/openai-$release.tar.gz" -C .venv/conformance "openai-$release/tests" &&
+      npm ci --prefix "$sdks" --no-update-notifier
+  } >>"$log" 2>&1
+}
+
 # Changes whenever what should be installed does.
 key() {
   { echo "$here"; cat "$@" pyproject.toml; } | cksum
 }
 
-if [ "$test" = "--test" ] && ! command -v curl >/dev/null; then
-  apt_install curl
+if [ "$test" = "--test" ]; then
+  missing=()
+  command -v curl >/dev/null || missing+=(curl)
+  { command -v node && command -v npm; } >/dev/null || missing+=(nodejs npm)
+  [ "${#missing[@]}" = 0 ] || apt_install "${missing[@]}"
 fi
-if [ -x .venv/bin/python ] && [ "$(cat "$stamp" 2>/dev/null)" = "$(key "${locks[@]}")" ]; then
+if [ -x .venv/bin/python ] && [ "$(cat "$stamp" 2>/dev/null)" = "$(key "${keyed[@]}")" ]; then
   exit 0
 fi
 venv_works || make_venv
@@ -123,9 +143,10 @@ say "Installing packages from ${locks[*]}"
 : >"$log"
 arguments=()
 for lock in "${locks[@]}"; do arguments+=(-r "$lock"); done
-if ! pip_install "${arguments[@]}" || ! pip_install --no-deps --no-build-isolation -e .; then
+if ! pip_install "${arguments[@]}" || ! pip_install --no-deps --no-build-isolation -e . ||
+  { [ "$test" = "--test" ] && ! fetch_sdks; }; then
   tail -n 15 "$log" >&2
   die "the installation failed; the whole log is in $log"
 fi
 key requirements.lock >.venv/installed
-[ "$test" != "--test" ] || key "${locks[@]}" >"$stamp"
+[ "$test" != "--test" ] || key "${keyed[@]}" >"$stamp"
