@@ -94,6 +94,55 @@ async def test_a_head_that_does_not_come_closes_the_connection(
         assert await talk(url, b"GET /health HTTP/1.1\r\na: ") == b""
 
 
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(
+            b"POST /v1/chat/completions HTTP/1.1\r\ncontent-length: 100000000\r\n\r\n", id="too large"
+        ),
+        pytest.param(
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: example.org\r\ncontent-length: 9\r\n\r\n",
+            id="a stranger",
+        ),
+        pytest.param(b"GET /health/live HTTP/1.1\r\n\r\n", id="answered"),
+    ],
+)
+@pytest.mark.parametrize("behind", [b"\r\n", b" "], ids=["empty lines", "spaces"])
+async def test_what_trickles_in_behind_an_answer_does_not_keep_the_connection(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, first: bytes, behind: bytes
+) -> None:
+    monkeypatch.setattr(protocol, "HEAD_TIMEOUT_S", 0.05)
+    async with listening(gateway) as url:
+        host, port = url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(first)
+        await reader.readuntil(b"\r\n\r\n")
+        ended = asyncio.create_task(reader.read(-1))
+        while not ended.done():
+            writer.write(behind)
+            await asyncio.sleep(0.005)  # ten times as often as would be needed
+        await asyncio.gather(ended, return_exceptions=True)
+        writer.close()
+    assert len(gateway.answered()) == 1
+
+
+@pytest.mark.parametrize("kind", ["websocket", "tls/1.0"])
+async def test_an_upgrade_is_declined_and_the_connection_ends(gateway: Gateway, kind: str) -> None:
+    head = "GET /health/live HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: " + kind
+    async with listening(gateway) as url:
+        answer = await talk(url, head.encode() + b"\r\n\r\n" + GET)
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert (status(answer), b"connection: close" in answer) == (200, True)
+
+
+async def test_a_body_in_a_coding_that_is_not_undone_is_refused(gateway: Gateway) -> None:
+    body = json.dumps(chat()).encode()
+    head = b"POST %b HTTP/1.1\r\n%btransfer-encoding: gzip, chunked\r\n\r\n" % (CHAT.encode(), CLOSE)
+    async with listening(gateway) as url:
+        answer = await talk(url, head, b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body))
+    assert (status(answer), error_code(answer)) == (415, "unsupported_media_type")
+
+
 async def test_a_slow_body_is_not_a_slow_head(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "HEAD_TIMEOUT_S", 0.02)
     body = json.dumps(chat()).encode()

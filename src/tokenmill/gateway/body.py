@@ -51,6 +51,9 @@ def _check_headers(exchange: Exchange) -> None:
     encoding = exchange.header(b"content-encoding")
     if encoding is not None and encoding.strip().lower() not in (b"", b"identity"):
         raise UnsupportedMediaType(f"content-encoding {_shown(encoding)} is not supported; send plain JSON")
+    transfer = exchange.header(b"transfer-encoding")
+    if transfer is not None and transfer.strip().lower() != b"chunked":  # the parser undoes nothing else
+        raise UnsupportedMediaType(f"transfer-encoding {_shown(transfer)} is not supported, only chunked")
     content_type = exchange.header(b"content-type")
     if content_type:
         media = content_type.partition(b";")[0].strip().lower()

@@ -27,8 +27,9 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     """Bounds what one connection can hold up.
 
     Heads over `MAX_HEADER_BYTES` are refused; a connection that does not finish a head in time, or does
-    not read its answer, is closed. A client that leaves is noticed whatever it sent before: reading never
-    stops while an answer runs, so requests that wait behind it are few and small, or not heard.
+    not read its answer, is closed. At any time a connection has a request that runs or a timer that closes
+    it. A client that leaves is noticed whatever it sent before: reading never stops while an answer runs, so
+    requests that wait behind it are few and small, or not heard.
     """
 
     _head_bytes = 0  # of what the parser has handed out of this request's head
@@ -56,6 +57,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
             return
         self._held_bytes += len(data)
         super().data_received(_OFFER.sub(b"\r\nignored:", data) if b"h2c" in data else data)
+        self._keep_a_timer()
         if self._held_bytes > MAX_HEADER_BYTES and not self.transport.is_closing():
             self._head_bytes += self._held_bytes
             self.send_400_response("")
@@ -76,6 +78,8 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._head_arrived()
         super().on_headers_complete()
+        if self.parser.should_upgrade():  # what follows is no HTTP to the parser
+            self.cycle.keep_alive = False
         self._bound_waiting()
 
     def on_body(self, body: bytes) -> None:
@@ -106,6 +110,9 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         if self._stall_timer is not None:
             self._stall_timer.cancel()
             self._stall_timer = None
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Nothing: uvicorn would advise, in the log and for every such request, to install something."""
 
     def send_400_response(self, msg: str) -> None:
         """What uvicorn calls for anything that is not HTTP; here also for heads that are too large."""
@@ -139,6 +146,13 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     def _expect_head(self) -> None:
         self._head_arrived()
         self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.close)
+
+    def _keep_a_timer(self) -> None:
+        """Data stops uvicorn's timer for idle connections, also data that begins no request: the rest of a
+        body that was refused, or empty lines. From then on the next head is expected."""
+        idle = self.cycle is None or self.cycle.response_complete
+        if idle and self._head_timer is None and not self.transport.is_closing():
+            self._expect_head()
 
     def _head_arrived(self) -> None:
         if self._head_timer is not None:
