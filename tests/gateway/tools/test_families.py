@@ -72,7 +72,7 @@ def test_mistral_templates_get_ids_of_nine_characters() -> None:
 def test_phi_reads_tools_from_the_system_message() -> None:
     text = '[{"name":"put","description":"Puts.","parameters":{"type":"object","properties":{"n":{"type":"integer"}}}}]'
     messages, tools = PHI4.prepare(TALK, [PUT])
-    assert (messages[0], tools) == ({"role": "system", "content": "Be brief.", "tools": text}, [])
+    assert (messages[0], tools) == ({"role": "system", "content": "Be brief.", "tools": text}, None)
     messages, _ = PHI4.prepare(TALK[1:], [PUT])
     assert messages[0] == {"role": "system", "content": "", "tools": text}
     call = '{"name": "put", "arguments": {"n": 1}}'
@@ -82,7 +82,7 @@ def test_phi_reads_tools_from_the_system_message() -> None:
 
 def test_other_templates_meet_plain_text_in_turns() -> None:
     messages, tools = GENERIC.prepare(TALK, [PUT])
-    assert tools == []
+    assert tools is None
     call = '<tool_call>\n{"name": "put", "arguments": {"n": 1}}\n</tool_call>'
     results = "<tool_response>\na\n</tool_response>\n<tool_response>\nb\n</tool_response>"
     assert messages[1:] == [
@@ -98,7 +98,7 @@ def test_other_templates_meet_plain_text_in_turns() -> None:
 
 def test_without_tools_nothing_is_explained() -> None:
     plain = [{"role": "user", "content": "one"}, {"role": "user", "content": "two"}]
-    assert GENERIC.prepare(plain, []) == (plain, [])
+    assert GENERIC.prepare(plain, []) == (plain, None)
     assert GENERIC.prepare(plain, [PUT])[0][0]["role"] == "system"
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from support.gateways import make_gateway
 from tokenmill.core.clock import ManualClock
+from tokenmill.gateway.chat_prompt import Conversation, chat_prompt
 from tokenmill.gateway.messages import parse_messages
 from tokenmill.gateway.tools import generic, hermes, llama3, mistral, phi4
 from tokenmill.gateway.tools.declared import Tool
@@ -36,6 +40,33 @@ PUT = Tool(
 
 def template(name: str) -> ChatTemplate:
     return ChatTemplate((FOLDER / f"{name}.jinja").read_text(), clock=ManualClock(0))
+
+
+TALK: list[dict[str, object]] = [
+    {"role": "user", "content": "first words"},
+    {"role": "assistant", "content": "an answer"},
+    {"role": "user", "content": "last words"},
+]
+
+
+def prompt_text(found: ChatTemplate, messages: object, tools: Sequence[Tool] = ()) -> str:
+    served = replace(make_gateway().served, chat_template=found, max_model_len=100_000)
+    return chat_prompt(served, Conversation(parse_messages(messages), tools)).text
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.jinja")))
+@pytest.mark.parametrize("messages", [TALK, TALK[:1]], ids=["talk", "question"])
+def test_without_tools_the_prompt_is_that_of_a_plain_chat(
+    name: str, messages: list[dict[str, object]]
+) -> None:
+    found = template(name)
+    assert prompt_text(found, messages) == found.render(messages)
+
+
+def test_a_template_for_tools_alone_is_not_used_without_any() -> None:
+    found = ChatTemplate("plain", tool_source="<tool_call>{{ tools | tojson }}")
+    assert prompt_text(found, TALK) == "plain"
+    assert "Puts it down." in prompt_text(found, TALK, [PUT])
 
 
 @pytest.mark.parametrize("name", FAMILIES)

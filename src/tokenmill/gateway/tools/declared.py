@@ -62,6 +62,8 @@ class Offer:
 def parse_offer(body: Mapping[str, object]) -> Offer | None:
     """What the request offers; None when the model must not call anything.
 
+    With the choice `none` it is not told of the tools either: a call it made all the same would be content.
+
     Raises:
         InvalidRequest, UnsupportedParameter: naming the field.
     """

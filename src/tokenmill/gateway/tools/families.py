@@ -39,15 +39,18 @@ class Family:
         asked = offer.parallel is True or (offer.parallel is None and self.several_calls == "usual")
         return replace(offer, parallel=asked and self.several_calls != "never")
 
-    def prepare(self, messages: Messages, tools: Sequence[Tool]) -> tuple[Messages, Described]:
-        """The messages for the template, and what it gets as its variable `tools`."""
+    def prepare(self, messages: Messages, tools: Sequence[Tool]) -> tuple[Messages, Described | None]:
+        """The messages for the template, and what it gets as its variable `tools`.
+
+        That is None where there is nothing for it to describe: templates take an empty list for tools.
+        """
         if self.described_by == "text":
-            return generic.explained(messages, tools), []
+            return generic.explained(messages, tools), None
         if self.short_ids:
             messages = mistral.with_short_ids(messages)
         if self.described_by == "system":
-            return phi4.with_tools_in_system(messages, tools), []
-        return messages, [tool.described() for tool in tools]
+            return phi4.with_tools_in_system(messages, tools), None
+        return messages, [tool.described() for tool in tools] or None
 
 
 GENERIC = Family(generic.SYNTAX, described_by="text", several_calls="if asked")
