@@ -89,6 +89,16 @@ _MESSAGE: Schema = {
 
 _NAME = _text(pattern="^[a-zA-Z0-9_-]{1,64}$")
 _OBJECT: Schema = {"type": "object"}
+# The members of a schema that this server reads itself; others are for the compiler.
+_PARAMETERS: Schema = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "object"},
+        "properties": {"type": "object", "additionalProperties": {"type": ["object", "boolean"]}},
+        "required": {"type": "array", "items": _text()},
+        "additionalProperties": {"type": ["object", "boolean"]},
+    },
+}
 _SOURCE = _text(minLength=1, maxLength=bounds.MAX_GRAMMAR_CHARS)
 _CHOICES = _list(_SOURCE, bounds.MAX_GUIDED_CHOICES, 1)
 _TOOL = _closed(
@@ -98,7 +108,7 @@ _TOOL = _closed(
             {
                 "name": _NAME,
                 "description": _text(maxLength=bounds.MAX_DESCRIPTION_CHARS),
-                "parameters": _OBJECT,
+                "parameters": _PARAMETERS,
                 "strict": _BOOLEAN,
             },
             "name",

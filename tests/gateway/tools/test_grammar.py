@@ -66,6 +66,26 @@ def test_required_takes_calls_and_nothing_else(syntax: Syntax, tokens: bool) -> 
     assert not check.matches(grammar, "")
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"a": {}}, "required": [{}]},
+        {"properties": {"a": {}}, "required": [["a"]]},
+        {"properties": {"a": {}}, "required": {"a": 1}},
+        {"properties": ["a"], "required": ["a"]},
+        {"properties": None, "required": None, "additionalProperties": [[]]},
+        {"$defs": 1, "title": {}, "description": []},
+    ],
+)
+@pytest.mark.parametrize("strict", [False, True])
+def test_any_content_of_a_schema_makes_a_grammar_for_the_engine_to_judge(
+    schema: dict[str, object], strict: bool
+) -> None:
+    for mode in ("required", "auto"):
+        offer = Offer([Tool("f", "", schema, strict=strict)], mode)
+        assert call_grammar(offer, hermes.SYNTAX, {}).kind == "lark"
+
+
 def test_a_named_function_is_called_once(syntax: Syntax, tokens: bool) -> None:
     check, grammar = made(syntax, Offer([WEATHER, PUT], "required", named="put", parallel=False), tokens)
     assert check.matches(grammar, written(syntax, ("put", '{"n": 1}')))

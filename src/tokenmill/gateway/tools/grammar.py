@@ -98,8 +98,10 @@ def _closed(schema: Schema) -> Schema:
     """Rules out undeclared arguments, which a model may add without end, where none was meant."""
     properties = schema.get("properties")
     required = schema.get("required", [])
-    declared = isinstance(properties, dict) and isinstance(required, list) and {*required} <= {*properties}
-    if declared and properties and _PLAIN_KEYWORDS.issuperset(schema):
+    if not isinstance(properties, dict) or not isinstance(required, list):
+        return schema
+    declared = all(isinstance(name, str) and name in properties for name in required)
+    if properties and declared and _PLAIN_KEYWORDS.issuperset(schema):
         return {**schema, "additionalProperties": False}
     return schema
 
