@@ -135,6 +135,37 @@ async def test_a_call_that_was_cut_keeps_the_reason_and_what_there_is() -> None:
     assert choice["finish_reason"] == "length"
 
 
+def arguments_of(choice: dict[str, Any]) -> list[str]:
+    return [call["function"]["arguments"] for call in choice["message"].get("tool_calls", [])]
+
+
+@pytest.mark.parametrize(
+    ("text", "tool_choice", "reason", "arguments"),
+    [
+        (PARIS[:60], "auto", "length", ['{"city": "P']),
+        (PARIS[:60], "required", "length", ['{"city": "P']),
+        (f"{NOTHING}\n{PARIS[:60]}", "auto", "length", ["{}", '{"city": "P']),
+        (PARIS[:30], "auto", "length", []),
+        (f"{NOTHING}\n{PARIS[:30]}", "auto", "length", ["{}"]),
+        (PARIS[:5], "required", "length", []),
+        ("", "required", "length", []),
+        (PARIS.removesuffix("</tool_call>"), "required", "tool_calls", ['{"city": "Paris"}']),
+        (PARIS.removesuffix("\n</tool_call>"), "auto", "tool_calls", ['{"city": "Paris"}']),
+    ],
+)
+async def test_only_whole_calls_are_the_reason_of_an_end(
+    text: str, tool_choice: str, reason: str, arguments: list[str]
+) -> None:
+    gateway = hermes(saying(text))  # a stop string was found behind the text
+    body = asking(tool_choice=tool_choice, stop=["x"])
+    whole = (await gateway.post(CHAT, body)).json()["choices"][0]
+    built = accumulated([chunk["choices"][0] for chunk in await gateway.stream(CHAT, body)])
+    assert whole["message"]["content"] in (None, "")
+    assert built["content"] is None
+    assert arguments_of(whole) == arguments_of({"message": built}) == arguments
+    assert whole["finish_reason"] == built["finish_reason"] == reason
+
+
 @pytest.mark.parametrize("fields", [{}, {"tools": TOOLS, "tool_choice": "none"}])
 async def test_without_an_offer_text_stays_text_and_free(fields: dict[str, object]) -> None:
     gateway = hermes(saying(PARIS))

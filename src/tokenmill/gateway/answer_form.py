@@ -62,7 +62,8 @@ class AnswerForm:
         """A reader for one choice."""
         calls = None
         if self.offer is not None:
-            calls = ToolCallParser(self.syntax, [tool.name for tool in self.offer.callable])
+            names = [tool.name for tool in self.offer.callable]
+            calls = ToolCallParser(self.syntax, names, required=self.offer.mode == "required")
         return ChoiceReader(self._thinking(), calls)
 
     def _thinking(self) -> Thinking | None:

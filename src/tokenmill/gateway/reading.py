@@ -34,10 +34,6 @@ class ChoiceReader:
         self._tokens = 0
         self._calls = calls
 
-    @property
-    def called(self) -> bool:
-        return self._calls is not None and self._calls.calls > 0
-
     def read(self, delta: Delta) -> list[Part]:
         """The parts that the delta adds; with the last delta, all that was held."""
         ended = delta.finish_reason is not None
@@ -51,8 +47,15 @@ class ChoiceReader:
         return [*([Thought(thoughts)] if thoughts else []), *self._answer(text, ended)]
 
     def finish_reason(self, reason: FinishReason) -> FinishReason:
-        """An answer that ends by itself after a call ends for the call's sake."""
-        return "tool_calls" if reason == "stop" and self.called else reason
+        """An answer that ends by itself after a call ends for the call's sake.
+
+        A stop string inside a call cuts it as a bound does, and a client must not run what is left of it.
+        """
+        if self._calls is None or reason != "stop":
+            return reason
+        if self._calls.cut:
+            return "length"
+        return "tool_calls" if self._calls.calls else "stop"
 
     def _answer(self, text: str, ended: bool) -> list[Part]:
         if self._calls is None:

@@ -41,9 +41,15 @@ def joined(events: list[Event]) -> Read:
     return content, [(name, arguments) for name, arguments in calls]
 
 
+def ended(syntax: Syntax, *pieces: str, required: bool = False) -> tuple[Read, bool]:
+    """What was read, and whether the text ended inside a call."""
+    parser = ToolCallParser(syntax, NAMES, required=required)
+    events = [event for piece in pieces for event in parser.feed(piece)] + parser.finish()
+    return joined(events), parser.cut
+
+
 def read(syntax: Syntax, *pieces: str) -> Read:
-    parser = ToolCallParser(syntax, NAMES)
-    return joined([event for piece in pieces for event in parser.feed(piece)] + parser.finish())
+    return ended(syntax, *pieces)[0]
 
 
 def written(syntax: Syntax, *calls: tuple[str, str]) -> str:
@@ -78,7 +84,6 @@ def test_text_without_calls_is_content_to_the_letter(family: str, text: str) -> 
 
 
 MALFORMED = [
-    "<tool_call>",
     "<tool_call></tool_call>",
     "<tool_call>hello</tool_call>",
     '<tool_call>{"name": "unknown", "arguments": {}}</tool_call>',
@@ -87,8 +92,6 @@ MALFORMED = [
     '<tool_call>{"name": "put", "arguments": "no json"}</tool_call>',
     '<tool_call>{"arguments": {}}</tool_call>',
     "<tool_call>{'name': 'put'}</tool_call> and more",
-    '<tool_call>{"na',
-    '<tool_call>{"a": ' + "[" * 3000,
     '<tool_call>{"a": ' + "[" * 3000 + "]" * 3000 + "}",
     "<tool_call>{__import__('os')}</tool_call>",
 ]
@@ -143,6 +146,38 @@ def test_mistral_calls_may_carry_ids() -> None:
 def test_a_cut_answer_keeps_what_was_written_of_the_arguments() -> None:
     text = 'Hm. <tool_call>\n{"name": "put", "arguments": {"a": "b'
     assert read(hermes.SYNTAX, text) == ("Hm.", [("put", '{"a": "b')])
+
+
+@pytest.mark.parametrize("family", SYNTAXES)
+@pytest.mark.parametrize("before", ["", "two"])
+def test_the_head_of_a_call_that_was_cut_is_dropped(family: str, before: str) -> None:
+    syntax = SYNTAXES[family]
+    whole = [("put", "{}")] if before else []
+    start = written(syntax, *whole, ("put", '{"n": 1}'))
+    first = start.index("put", len(written(syntax, *whole)) - len(syntax.after) if before else 0)
+    begun = syntax.before or syntax.head.partition("{name}")[0]
+    for place in range(first if before else len(begun), start.index('{"n"')):
+        assert ended(syntax, *start[:place]) == (("", whole), True)
+    for place in range(start.index('{"n"') + 1, start.index("1}") + 2):
+        (content, calls), cut = ended(syntax, start[:place])
+        assert (content, len(calls), cut) == ("", len(whole) + 1, not start[:place].endswith("1}"))
+    assert ended(syntax, start)[1] is False
+
+
+@pytest.mark.parametrize("family", SYNTAXES)
+def test_where_a_call_is_required_a_beginning_of_its_marker_is_one_too(family: str) -> None:
+    syntax = SYNTAXES[family]
+    text = written(syntax, ("put", "{}"))
+    for place in range(text.index("put") + 1):
+        assert ended(syntax, text[:place], required=True) == (("", []), True)
+    assert ended(syntax, text, required=True) == (("", [("put", "{}")]), False)
+    assert ended(syntax, f"{text}\n{text[:3]}", required=True)[0][0] == ""
+
+
+def test_json_that_is_no_call_stays_content_however_it_ends() -> None:
+    for text in ('{"a": 1', '{"n', "{"):
+        assert ended(llama3.SYNTAX, text) == ((text, []), False)
+    assert ended(llama3.SYNTAX, '{"name": "pu') == (("", []), True), "no text may begin so"
 
 
 def test_only_what_may_begin_a_marker_is_held_back() -> None:

@@ -2,7 +2,7 @@
 
 The result is the same however the text is cut. Held back is only what may yet turn out to belong to a call:
 the beginning of a marker, white space before it, and a call up to the start of its arguments. Text that is
-no call after all is content, markers included; nothing is lost.
+no call after all is content, markers included; a call that ends before its arguments is dropped and told.
 """
 
 from __future__ import annotations
@@ -61,11 +61,14 @@ class ToolCallParser:
 
     Attributes:
         calls: how many calls have begun.
+        cut: the text ended inside a call, or before the one that is required; known after `finish`.
     """
 
-    def __init__(self, syntax: Syntax, names: Collection[str]) -> None:
+    def __init__(self, syntax: Syntax, names: Collection[str], *, required: bool = False) -> None:
         """`names` are the functions that may be called; a call of any other is content."""
         self.calls = 0
+        self.cut = False
+        self._required = required
         self._syntax = syntax
         self._names = frozenset(names)
         # What may stand around the calls of a list.
@@ -89,13 +92,25 @@ class ToolCallParser:
         return events
 
     def finish(self) -> list[Event]:
-        """The text has ended: what is held is content, unless it belongs to a call."""
-        rest, self._held, self._raw = self._raw + self._held, "", ""
-        in_call = self._step in (self._in_arguments, self._after_arguments, self._skip_members)
-        around = (self._step == self._between and self._called) or (
+        """The text has ended: what is held is content, unless it belongs to a call or to the cut head of one."""
+        rest = self._raw + self._held
+        self.cut = self._ends_in_call()
+        behind = self._step in (self._between, self._after_arguments, self._skip_members) or (
             self._after_call and not rest.strip(SPACE)
         )
-        return [] if in_call or around or not rest else [Content(rest)]
+        self._held = self._raw = ""
+        return [] if self._required or self.cut or behind or not rest else [Content(rest)]
+
+    def _ends_in_call(self) -> bool:
+        if self._step == self._in_arguments:
+            return True
+        if self._step == self._between:
+            return not self._called or self._syntax.open in self._raw
+        if self._step in (self._object_head, self._name_head):
+            # Without a marker, this is what no other text begins with.
+            bare = self._held.startswith(self._syntax.head.partition("{name}")[0])
+            return self._called or self._required or bare or self._syntax.open in self._raw
+        return self._required and self.calls == 0
 
     # Each step takes from the held text what it can, and says whether another should follow.
 
