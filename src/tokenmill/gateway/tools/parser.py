@@ -92,7 +92,7 @@ class ToolCallParser:
         return events
 
     def finish(self) -> list[Event]:
-        """The text has ended: what is held is content, unless it belongs to a call or to the cut head of one."""
+        """The text has ended: what is held is content, unless it belongs to a call, or to its cut head."""
         rest = self._raw + self._held
         self.cut = self._ends_in_call()
         behind = self._step in (self._between, self._after_arguments, self._skip_members) or (
