@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 
 from support.gateways import CHAT, COMPLETIONS, Gateway, chat, completion
 from support.grammars import GrammarCheck
+from tokenmill.core import bounds
 from tokenmill.core.request import Grammar
-from tokenmill.gateway.structured import parse_grammar
+from tokenmill.engine.grammar.build import build_matcher
+from tokenmill.engine.grammar.matcher import Matcher
+from tokenmill.engine.grammar.vocabulary import GrammarVocabulary, build_tokenizer
+from tokenmill.gateway.structured import parse_form
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 NAMED = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA, "strict": True}}
@@ -42,6 +48,11 @@ FORMS: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
     "structured grammar": ({"structured_outputs": {"grammar": 'start: "a"'}}, ["a"], ["b"]),
     "structured object": ({"structured_outputs": {"json_object": True, "regex": None}}, ["{}"], ["[]"]),
 }
+
+
+def parse_grammar(fields: Mapping[str, object]) -> Grammar | None:
+    form = parse_form(fields)
+    return None if form is None else form.grammar
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -81,6 +92,22 @@ def test_a_client_cannot_set_how_its_schema_is_compiled() -> None:
     grammar = parse_grammar({"guided_json": {**SCHEMA, "x-guidance": {"whitespace_pattern": "x*"}}})
     assert grammar is not None
     assert not GrammarCheck({}).matches(grammar, '{x"n": 1}')
+
+
+@pytest.mark.parametrize("chars", [4, 64])
+def test_as_many_choices_as_are_allowed_can_be_followed_by_the_engine(chars: int) -> None:
+    choices = [f"{number:04}".rjust(chars, "-") for number in range(bounds.MAX_GUIDED_CHOICES)]
+    grammar = parse_grammar({"guided_choice": choices})
+    assert grammar is not None
+    vocabulary = GrammarVocabulary([bytes([byte]) for byte in range(256)] + [b"<end>"], [256], [256])
+    state = build_matcher(build_tokenizer(vocabulary), grammar.kind, grammar.source)
+    matcher = Matcher(state, [256])
+    bits = np.zeros(36, dtype=np.uint8)
+    for byte in choices[-1].encode():
+        matcher.fill(bits)
+        assert np.unpackbits(bits, bitorder="little")[byte]
+        matcher.accept(byte)
+    assert matcher.complete
 
 
 @pytest.mark.parametrize(("path", "body"), [(CHAT, chat()), (COMPLETIONS, completion())])

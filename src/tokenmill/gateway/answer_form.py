@@ -11,22 +11,23 @@ from tokenmill.core.errors import InvalidRequest
 from tokenmill.core.request import Grammar, SamplingParams
 from tokenmill.gateway.reading import ChoiceReader
 from tokenmill.gateway.reasoning import CLOSE, OPEN, Thinking, after_thoughts
+from tokenmill.gateway.structured import Form
 from tokenmill.gateway.tools.declared import Offer
 from tokenmill.gateway.tools.grammar import call_grammar
 from tokenmill.gateway.tools.parser import ToolCallParser
 from tokenmill.gateway.tools.syntax import Syntax
 
 
-def check_form(offer: Offer | None, grammar: Grammar | None) -> None:
+def check_form(offer: Offer | None, asked: Form | None) -> None:
     """Refuses a request whose answer cannot be both a call and of the form it asks for."""
-    if offer is None or grammar is None:
+    if offer is None or asked is None:
         return
     if offer.mode == "required":
         raise InvalidRequest(
             "tool_choice asks for a call and another field for another form of the answer; send one of them",
             param="tool_choice",
         )
-    if grammar.kind != "json_schema":
+    if asked.grammar.kind != "json_schema":
         raise InvalidRequest(
             "tools and a regex, choice or grammar for the whole answer exclude each other; send one of them",
             param="tools",

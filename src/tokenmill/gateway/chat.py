@@ -16,6 +16,7 @@ from tokenmill.gateway.chat_prompt import (
 )
 from tokenmill.gateway.chat_render import ChatRenderer
 from tokenmill.gateway.generation import Job, generate, make_request
+from tokenmill.gateway.grammar_errors import Blame, blaming
 from tokenmill.gateway.http import Exchange
 from tokenmill.gateway.messages import parse_messages
 from tokenmill.gateway.openai_fields import CHAT
@@ -32,6 +33,7 @@ from tokenmill.gateway.sampling import (
     streaming,
 )
 from tokenmill.gateway.served import Serving
+from tokenmill.gateway.structured import parse_form
 from tokenmill.gateway.tools.declared import parse_offer
 from tokenmill.gateway.tools.families import family_of
 
@@ -51,10 +53,15 @@ async def _prepare(serving: Serving, exchange: Exchange) -> Job:
     template = template_of(model)
     family = family_of(template)
     offer = family.limit(given) if (given := parse_offer(body)) else None
+    asked = parse_form(body)
+    check_form(offer, asked)
     sampling = sampling_params(
-        body, vocab_size=model.vocab_size, max_tokens=_max_tokens(body), logprobs=_logprobs(body)
+        body,
+        vocab_size=model.vocab_size,
+        max_tokens=_max_tokens(body),
+        logprobs=_logprobs(body),
+        grammar=asked.grammar if asked else None,
     )
-    check_form(offer, sampling.grammar)
     stream, include_usage = streaming(body)
     sampling = replace(sampling, prompt_logprobs=prompt_alternatives(body, stream=stream))
     conversation = Conversation(messages, offer.tools if offer else (), template_variables(body))
@@ -78,7 +85,10 @@ async def _prepare(serving: Serving, exchange: Exchange) -> Job:
         calling=offer is not None,
         prompt_logprobs=sampling.prompt_logprobs,
     )
-    return Job([model.replica.generate(request)], sampling.n, renderer, stream)
+    source = model.replica.generate(request)
+    if (grammar := request.sampling.grammar) is not None:
+        source = blaming(source, Blame(grammar, asked, offer))
+    return Job([source], sampling.n, renderer, stream)
 
 
 def _max_tokens(body: Body) -> int | None:

@@ -9,10 +9,11 @@ from msgspec.structs import replace
 from tokenmill.core import bounds
 from tokenmill.core.bounds import MAX_CHOICES, MAX_PROMPTS
 from tokenmill.core.errors import InvalidRequest
-from tokenmill.core.request import SamplingParams
+from tokenmill.core.request import Grammar, SamplingParams
 from tokenmill.gateway.body import read_json_object
 from tokenmill.gateway.completion_render import Asked, Echo, TextRenderer
 from tokenmill.gateway.generation import Job, generate, make_request
+from tokenmill.gateway.grammar_errors import Blame, blaming
 from tokenmill.gateway.http import Exchange
 from tokenmill.gateway.inbox import Source
 from tokenmill.gateway.openai_fields import COMPLETIONS
@@ -30,6 +31,7 @@ from tokenmill.gateway.sampling import (
     streaming,
 )
 from tokenmill.gateway.served import ServedModel, Serving
+from tokenmill.gateway.structured import parse_form
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -49,7 +51,8 @@ async def _prepare(serving: Serving, exchange: Exchange) -> Job:
     stream, include_usage = streaming(body)
     asked = _asked(body, len(prompts), stream)
     max_tokens = _max_tokens(body, prompt_alone=asked.echo or asked.prompt_logprobs is not None)
-    sampling = _sampling(body, asked, max_tokens, model)
+    form = parse_form(body)
+    sampling = _sampling(body, asked, max_tokens, model, form.grammar if form else None)
     least = None if output_bound(body) is None else max_tokens  # the default gives way
     ids, echoes = await exchange.unless_gone(
         serving.tokenizer_thread.run(_encode, model, prompts, least, sampling, asked)
@@ -58,7 +61,8 @@ async def _prepare(serving: Serving, exchange: Exchange) -> Job:
     def source(prompt_ids: Sequence[int]) -> Source:
         fitting = min(max_tokens, model.max_model_len - len(prompt_ids))
         request = make_request(serving, exchange, prompt_ids, replace(sampling, max_tokens=fitting))
-        return model.replica.generate(request)
+        made = model.replica.generate(request)
+        return made if form is None else blaming(made, Blame(form.grammar, form))
 
     head = Head.new("cmpl-", serving.clock, model.name)
     renderer = TextRenderer(head, asked, echoes, include_usage)
@@ -101,13 +105,17 @@ def _logprobs(body: Body) -> int | None:
     return bounds.integer("completions_logprobs", body["logprobs"], param="logprobs")
 
 
-def _sampling(body: Body, asked: Asked, max_tokens: int, model: ServedModel) -> SamplingParams:
+def _sampling(
+    body: Body, asked: Asked, max_tokens: int, model: ServedModel, grammar: Grammar | None
+) -> SamplingParams:
     """What the replica is asked for: enough for every part of the answer."""
     ranked = 0 if asked.best_of > asked.n else None
     logprobs = ranked if asked.logprobs is None else asked.logprobs
     echoed = asked.logprobs if asked.echo else None
     wanted = [count for count in (echoed, asked.prompt_logprobs) if count is not None]
-    params = sampling_params(body, vocab_size=model.vocab_size, max_tokens=max_tokens, logprobs=logprobs)
+    params = sampling_params(
+        body, vocab_size=model.vocab_size, max_tokens=max_tokens, logprobs=logprobs, grammar=grammar
+    )
     return replace(params, n=asked.best_of, prompt_logprobs=max(wanted, default=None))
 
 

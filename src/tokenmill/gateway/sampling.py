@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from tokenmill.core import bounds
 from tokenmill.core.bounds import show
 from tokenmill.core.errors import ContextLengthExceeded, InvalidRequest, ModelNotFound, UnsupportedParameter
-from tokenmill.core.request import SamplingParams
+from tokenmill.core.request import Grammar, SamplingParams
 from tokenmill.gateway.served import ServedModel
-from tokenmill.gateway.structured import parse_grammar
 
 Body = Mapping[str, object]
 
@@ -34,7 +33,12 @@ def _names(model: ServedModel) -> str:
 
 
 def sampling_params(
-    body: Body, *, vocab_size: int, max_tokens: int | None, logprobs: int | None
+    body: Body,
+    *,
+    vocab_size: int,
+    max_tokens: int | None,
+    logprobs: int | None,
+    grammar: Grammar | None,
 ) -> SamplingParams:
     """The shared fields, each held against `core.bounds`. Raises InvalidRequest."""
 
@@ -60,7 +64,7 @@ def sampling_params(
         min_tokens=bounds.integer("min_tokens", body.get("min_tokens", 0)),
         max_tokens=max_tokens,
         ignore_eos=flag(body, "ignore_eos"),
-        grammar=parse_grammar(body),
+        grammar=grammar,
     )
     bounds.sampling(params, vocab_size)
     return params

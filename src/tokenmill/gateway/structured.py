@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import msgspec
 
@@ -17,23 +18,31 @@ from tokenmill.gateway.members import known_members, short_name
 ANY_JSON_OBJECT: Schema = {"type": "object"}
 
 
-def parse_grammar(body: Mapping[str, object]) -> Grammar | None:
-    """What the answer must match; None for free text. At most one field may ask for a form.
+@dataclass(frozen=True)
+class Form:
+    """What the answer must match, and the field that says so."""
+
+    field: str
+    grammar: Grammar
+
+
+def parse_form(body: Mapping[str, object]) -> Form | None:
+    """The form a request asks for; None for free text. At most one field may ask for one.
 
     Raises:
         InvalidRequest: naming the field.
     """
-    asking = {
-        name: grammar
+    asking = [
+        Form(name, grammar)
         for name, parse in _FIELDS.items()
         if name in body and (grammar := parse(name, body[name])) is not None
-    }
+    ]
     if len(asking) > 1:
-        first, second, *_ = asking
+        first, second, *_ = (form.field for form in asking)
         raise InvalidRequest(
             f"{first} and {second} both ask for a form of the answer; send one of them", param=second
         )
-    return next(iter(asking.values()), None)
+    return asking[0] if asking else None
 
 
 def _response_format(where: str, value: object) -> Grammar | None:
@@ -99,7 +108,8 @@ def _choice(where: str, value: object) -> Grammar:
         raise InvalidRequest(
             f"{where} must have at most {bounds.MAX_GRAMMAR_CHARS} characters together", param=where
         )
-    return Grammar("lark", f"start: {' | '.join(map(quoted, choices))}\n")
+    # One terminal: as rules, each choice would be followed by itself, and the engine bounds how many are.
+    return Grammar("lark", f"start: CHOICE\nCHOICE: {' | '.join(map(quoted, choices))}\n")
 
 
 def _json_object(where: str, value: object) -> Grammar | None:
