@@ -13,6 +13,7 @@ from tokenizers import Tokenizer as Backend
 from support.small_tokenizers import CORPUS, added, byte_level, declared, sentencepiece
 from support.texts import PIECES, RUNS, SPELLED, texts
 from tokenmill.core.errors import ModelFileError
+from tokenmill.models import folder_tokenizer
 from tokenmill.models.gguf_splits import SPLITS
 from tokenmill.models.tokenizer import Tokenizer, load_tokenizer
 from tokenmill.models.tokenizer_files import TokenizerFiles
@@ -193,6 +194,20 @@ class TestFolder:
     def test_the_map_of_special_tokens_is_read(self, tmp_path: Path) -> None:
         loaded = _folder(tmp_path, special_tokens_map={"bos_token": "<s>", "eos_token": "</s>"})
         assert (loaded.bos_id, loaded.eos_ids) == (1, (2,))
+
+    def test_a_bos_outside_the_vocabulary_is_none(self, tmp_path: Path) -> None:
+        loaded = _folder(tmp_path, tokenizer_config={"bos_token": "<nope>", "eos_token": "</s>"})
+        assert (loaded.bos_id, loaded.bos_token, loaded.eos_ids) == (None, "", (2,))
+        loaded = _folder(tmp_path, tokenizer_config={"bos_token": "<nope>"}, config={"bos_token_id": 1})
+        assert loaded.bos_id == 1
+
+    def test_more_strings_than_any_tokenizer_has_are_refused(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        _folder(tmp_path)
+        monkeypatch.setattr(folder_tokenizer, "MAX_STRINGS", 100)
+        with pytest.raises(ModelFileError, match=r"has \d+ strings; at most 100 are allowed"):
+            load_tokenizer(TokenizerFiles(folder=tmp_path), 1000)
 
     @pytest.mark.parametrize(
         ("name", "content", "message"),

@@ -169,9 +169,14 @@ def test_every_end_stops_the_declared_one_first(tmp_path: Path) -> None:
     assert spec(tmp_path, {**declared, **vocabulary({1, 2, 3, 4, 5})}).eos_ids == (20, 4, 7, 2, 3)
 
 
-def test_the_spelling_of_an_end_is_text_unless_the_file_marks_it_as_control(tmp_path: Path) -> None:
-    assert spec(tmp_path, vocabulary({2})).eos_ids == (2,)
-    assert spec(tmp_path, {**vocabulary(set()), "tokenizer.ggml.eos_token_id": None}).eos_ids == ()
+def test_ends_of_turns_count_whatever_their_type_and_a_tag_of_html_where_it_is_a_control(
+    tmp_path: Path,
+) -> None:
+    turns = (3, 4, 7)
+    assert spec(tmp_path, vocabulary({2})).eos_ids == (2, *turns)
+    untyped = {**vocabulary(set()), "tokenizer.ggml.eos_token_id": None}
+    assert spec(tmp_path, untyped).eos_ids == turns
+    assert spec(tmp_path, {**untyped, "tokenizer.ggml.token_type": None}).eos_ids == turns
 
 
 BAD_METADATA: dict[str, tuple[dict[str, Any], str]] = {

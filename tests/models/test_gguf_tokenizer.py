@@ -25,12 +25,14 @@ from support.small_tokenizers import (
 )
 from support.texts import PIECES, RUNS, SPELLED, texts
 from tokenmill.core.errors import ModelFileError
+from tokenmill.models import gguf_tokenizer, gguf_vocabulary
 from tokenmill.models.data_file import DataFile
 from tokenmill.models.gguf import read_header
 from tokenmill.models.gguf_splits import SPLITS
 from tokenmill.models.tokenizer import Tokenizer, load_tokenizer
 from tokenmill.models.tokenizer_files import TokenizerFiles
 
+TURN = ("<start_of_turn>", "<end_of_turn>", "</b>")
 MIXED = [*texts(21, 2000, PIECES + SPELLED), *RUNS]
 
 
@@ -301,6 +303,36 @@ def test_random_metadata_gives_a_tokenizer_or_a_refusal() -> None:
             ids = loaded.encode("ab a😀 b<s>\x00é", add_special=True)
             outcomes.add(type(loaded.decode(ids)).__name__)
     assert outcomes == {"refused", "str"}
+
+
+@pytest.mark.parametrize("kind", [1, 4, 3])
+def test_marks_of_turns_are_matched_and_never_printed_whatever_their_type(kind: int) -> None:
+    metadata = gemma_metadata()
+    add_tokens(metadata, {"<start_of_turn>": kind, "<end_of_turn>": kind, "</b>": 4})
+    loaded = _of(metadata)
+    start, end, tag = (metadata["tokenizer.ggml.tokens"].index(t) for t in TURN)
+    ids = loaded.encode("<start_of_turn>a</b><end_of_turn>", add_special=False)
+    assert (ids[0], ids[-2:]) == (start, [tag, end])
+    assert end in loaded.eos_ids
+    assert loaded.decode(ids) == "a</b>"
+
+
+def test_more_merges_than_any_model_has_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = ["a" * i + "b" * j for i in range(12) for j in range(12) if i + j]
+    many = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.scores": [0.0] * len(tokens)}
+    sums = {"tokenizer.ggml.model": "llama"} | many
+    listed = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.merges": ["a b"] * 1001} | many
+    for metadata in (sums, listed):
+        _of(metadata)
+    for module in (gguf_tokenizer, gguf_vocabulary):
+        monkeypatch.setattr(module, "MAX_MERGES", 1000)
+    with pytest.raises(ModelFileError, match="can be joined in more than 1000 ways"):
+        _of(sums)
+    with pytest.raises(ModelFileError, match="merges has 1001 entries; at most 1000"):
+        _of(listed)
+    monkeypatch.setattr(gguf_tokenizer, "MAX_LETTERS", 1000)
+    with pytest.raises(ModelFileError, match="have 1584 letters; at most 1000"):
+        _of(sums)
 
 
 def test_ends_are_read_as_the_models_configuration_reads_them() -> None:

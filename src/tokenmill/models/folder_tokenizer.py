@@ -15,11 +15,14 @@ from tokenmill.models.end_tokens import declared_ids
 from tokenmill.models.fields import MAX_VOCAB, Fields
 from tokenmill.models.folder_files import read_bytes, read_json, read_text
 from tokenmill.models.gguf_tokenizer import read_gguf
+from tokenmill.models.gguf_vocabulary import MAX_MERGES, MAX_TOKENS
 from tokenmill.models.sentencepiece_file import read_pieces
 from tokenmill.models.tokenizer_parts import TokenizerParts, no_panic
 
 MAX_TOKENIZER_BYTES = 256 << 20
 MAX_PIECES_BYTES = 32 << 20
+# In tokenizer.json: its tokens, and two to a merge.
+MAX_STRINGS = MAX_TOKENS + 2 * MAX_MERGES
 MAX_DECLARED = 1 << 16
 # A run of this length makes cubic patterns reach the library's limit, and quadratic ones not.
 PROBE_RUN = 500
@@ -79,6 +82,10 @@ def _from_pieces(folder: Path, config: Mapping[str, object]) -> TokenizerParts |
 
 
 def _load_backend(text: str) -> Tokenizer:
+    # A string of two letters in the file takes a hundred bytes in memory.
+    strings = text.count('"') // 2
+    if strings > MAX_STRINGS:
+        raise ModelFileError(f"tokenizer.json has {strings} strings; at most {MAX_STRINGS} are allowed")
     with no_panic("tokenizer.json cannot be used: it breaks the tokenizer library", ModelFileError):
         try:
             backend = Tokenizer.from_str(text)
@@ -159,14 +166,21 @@ def _surroundings(backend: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def _named_ids(backend: Tokenizer, kind: str, files: Iterable[Mapping[str, object]]) -> Iterator[int]:
-    """Ids of the BOS or EOS tokens that are given by name."""
+    """Ids of the BOS or EOS tokens that are given by name.
+
+    A BOS outside the vocabulary is none: no text the model was trained on began with it. An EOS outside it
+    would never come.
+
+    Raises:
+        ModelFileError: an EOS is not in the vocabulary.
+    """
     for file in files:
         name = _name(file.get(f"{kind}_token"))
-        if name:
-            number = backend.token_to_id(name)
-            if number is None:
-                raise ModelFileError(f"{kind}_token is {show(name)}, which is not in the vocabulary")
+        number = backend.token_to_id(name) if name else None
+        if number is not None:
             yield number
+        elif name and kind == "eos":
+            raise ModelFileError(f"eos_token is {show(name)}, which is not in the vocabulary")
 
 
 def _name(value: object) -> str | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers
 
@@ -11,9 +12,18 @@ from tokenmill.core.errors import ModelFileError
 from tokenmill.models.end_tokens import gguf_ends
 from tokenmill.models.fields import Fields
 from tokenmill.models.gguf_splits import Split, split_of
-from tokenmill.models.gguf_vocabulary import CONTROL, NORMAL, UNKNOWN, USER_DEFINED, Vocabulary
+from tokenmill.models.gguf_vocabulary import (
+    CONTROL,
+    MAX_MERGES,
+    NORMAL,
+    UNKNOWN,
+    USER_DEFINED,
+    Vocabulary,
+)
 from tokenmill.models.tokenizer_parts import MARK, TokenizerParts, no_panic
 
+# Of all tokens that may be joined, together; Gemma's 262144 have 2.3 million. Each is a place to cut at.
+MAX_LETTERS = 1 << 24
 # Phi-3's tokens that keep the white space after them; its others swallow it. No file says so.
 _PHI3_KEEPS_SPACE = frozenset({"<unk>", "<s>", "<|endoftext|>"})
 
@@ -96,20 +106,35 @@ def _as_text(token: str, kind: float) -> str:
 def merges_from_scores(
     tokens: Sequence[str], scores: Sequence[float], types: Sequence[float]
 ) -> list[tuple[str, str]]:
-    """Every way to join two tokens into a third, best result first. Only normal tokens take part."""
+    """Every way to join two tokens into a third, best result first. Only normal tokens take part.
+
+    Raises:
+        ModelFileError: there are too many letters to try, or ways to join them.
+    """
     normal = {
         token: (-score, number)
         for number, (token, score, kind) in enumerate(zip(tokens, scores, types, strict=True))
         if kind == NORMAL
     }
-    ranked = [
-        (rank, token[:cut], token[cut:])
-        for token, rank in normal.items()
-        for cut in range(1, len(token))
-        if token[:cut] in normal and token[cut:] in normal
-    ]
+    letters = sum(map(len, normal))
+    if letters > MAX_LETTERS:
+        raise ModelFileError(f"the tokens have {letters} letters; at most {MAX_LETTERS} are allowed")
+    ranked = list(islice(_joins(normal), MAX_MERGES + 1))
+    if len(ranked) > MAX_MERGES:
+        raise ModelFileError(f"the tokens can be joined in more than {MAX_MERGES} ways")
     ranked.sort()
     return [(left, right) for _, left, right in ranked]
+
+
+_Rank = tuple[float, int]
+
+
+def _joins(ranks: Mapping[str, _Rank]) -> Iterator[tuple[_Rank, str, str]]:
+    for token, rank in ranks.items():
+        for cut in range(1, len(token)):
+            left, right = token[:cut], token[cut:]
+            if left in ranks and right in ranks:
+                yield rank, left, right
 
 
 def _bpe(
@@ -121,9 +146,6 @@ def _bpe(
     byte_fallback: bool = False,
 ) -> Tokenizer:
     vocab = {token: number for number, token in enumerate(tokens)}
-    for left, right in merges:
-        if not (left in vocab and right in vocab and left + right in vocab):
-            raise ModelFileError(f"the merge of {show(left)} and {show(right)} does not fit the tokens")
     with no_panic("the file's tokens and merges break the tokenizer library", ModelFileError):
         model = models.BPE(
             vocab=vocab,

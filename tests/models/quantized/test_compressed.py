@@ -270,3 +270,22 @@ def test_a_quantized_module_that_no_group_describes_is_refused(
         ModelFileError, match=re.escape("m is quantized, but no group of config_groups says how")
     ):
         open_quantized(tmp_path, tensors, config("pack-quantized", made, ignore=ignore))
+
+
+@pytest.mark.parametrize(("stored", "bits"), [("pack-quantized", 4), ("int-quantized", 8)])
+def test_a_model_that_says_frozen_is_read_where_its_tensors_are_compressed(
+    stored: str, bits: int, tmp_path: Path
+) -> None:
+    made = scheme(bits, "channel")
+    tensors, expected = tensors_of("m", stored, made)
+    frozen = {**config(stored, made), "quantization_status": "frozen"}
+    weights = open_quantized(tmp_path, tensors, frozen)
+    torch.testing.assert_close(weights.load("m.weight", torch.float32), expected, rtol=0, atol=0)
+    weights.close()
+
+
+def test_a_frozen_model_that_is_not_compressed_is_refused(tmp_path: Path) -> None:
+    frozen = {**config("int-quantized", scheme(8, "channel")), "quantization_status": "frozen"}
+    tensors = {"m.weight": torch.ones(ROWS, COLUMNS), "m.weight_scale": torch.ones(ROWS, 1)}
+    with pytest.raises(ModelFileError, match=r"m\.weight is F32; it must be I8"):
+        open_quantized(tmp_path, tensors, frozen)

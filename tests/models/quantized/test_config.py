@@ -158,7 +158,7 @@ BAD: dict[str, tuple[object, str]] = {
         {**COMPRESSED, "config_groups": {"a": {"targets": ["Linear"]}}},
         "no group .* has weights",
     ),
-    "not yet quantized": ({**COMPRESSED, "quantization_status": "frozen"}, "quantization_status is 'frozen'"),
+    "not yet quantized": ({**COMPRESSED, "quantization_status": "calibration"}, "status is 'calibration'"),
     "transforms": (
         {**COMPRESSED, "transform_config": {"config_groups": {}}},
         "transform_config is not supported",

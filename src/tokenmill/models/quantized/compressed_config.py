@@ -60,9 +60,11 @@ def read_compressed(fields: Fields) -> CompressedConfig:
     Raises:
         ModelFileError: a format, type or strategy that is not supported; the message lists what is.
     """
-    status = fields.text("quantization_status", "compressed")
-    if status != "compressed":
-        raise fields.error("quantization_status", "compressed: weights that only await it are not supported")
+    # Many writers leave frozen, the step before, in compressed models; tensors that are not are refused.
+    if fields.text("quantization_status", "compressed") not in ("compressed", "frozen"):
+        raise fields.error(
+            "quantization_status", "compressed or frozen: weights that only await it are not supported"
+        )
     for key in ("transform_config", "moe_sparsity_config"):
         if fields.get(key):
             raise ModelFileError(f"{fields.label}: {key} is not supported")
