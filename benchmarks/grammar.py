@@ -23,6 +23,7 @@ from tokenmill.engine.grammar.build import build_matcher
 from tokenmill.engine.grammar.checker import Checker
 from tokenmill.engine.grammar.compiler import GrammarCompiler
 from tokenmill.engine.grammar.masks import constrain
+from tokenmill.engine.grammar.messages import ChildLimits
 from tokenmill.engine.grammar.vocabulary import build_tokenizer, grammar_vocabulary
 from tokenmill.models.catalogue import DEFAULT_MODEL
 from tokenmill.models.pull import default_home, resolve
@@ -71,11 +72,11 @@ def main() -> None:
     vocabulary, read_s = timed(lambda: grammar_vocabulary(tokenizer, tokenizer.eos_ids))
     built, build_s = timed(lambda: build_tokenizer(vocabulary))
     print(f"vocabulary of {tokenizer.vocab_size}: read {read_s * 1e3:.0f} ms, built {build_s * 1e3:.0f} ms")
-    checker = Checker(vocabulary)
+    checker = Checker(vocabulary, ChildLimits())
     first = Grammar("regex", "a")
     print(f"child: start and first verdict {timed(lambda: checker.check(first))[1] * 1e3:.0f} ms, ", end="")
     print(f"next verdict {timed(lambda: checker.check(Grammar('regex', 'b')))[1] * 1e3:.1f} ms")
-    checker.close()
+    checker.rest()
     compiler = GrammarCompiler(tokenizer, tokenizer.eos_ids)
     compiler.matchers(first, 1).result()
     print(

@@ -11,11 +11,19 @@ import torch
 
 from support.tiny_models import save_tiny, save_tokenizer
 from tokenmill.core.bus import Bus
-from tokenmill.core.errors import EngineStopped, InsufficientMemory, ModelFileError
-from tokenmill.core.events import EngineReady, Event, LoadProgress, RequestRejected
+from tokenmill.core.errors import (
+    EngineStopped,
+    InsufficientMemory,
+    InvalidRequest,
+    ModelFileError,
+    Overloaded,
+)
+from tokenmill.core.events import EngineReady, Event, LoadProgress, RequestRejected, StepCompleted
 from tokenmill.core.flags import ModelFlags
-from tokenmill.core.request import GenerateRequest, SamplingParams
+from tokenmill.core.request import GenerateRequest, Grammar, SamplingParams
 from tokenmill.engine.core import EngineCore, Output
+from tokenmill.engine.grammar import compiler
+from tokenmill.engine.grammar.checked_build import CheckedBuild
 from tokenmill.engine.grammar.matcher import Matcher
 from tokenmill.engine.worker import EngineWorker
 from tokenmill.models.source import open_model
@@ -108,6 +116,37 @@ def test_a_refusal_arrives_at_the_sink(worker: EngineWorker, events: list[Event]
     assert [event.code for event in events if isinstance(event, RequestRejected)] == [
         "context_length_exceeded"
     ]
+
+
+def test_a_grammar_that_is_refused_is_counted_whatever_the_reason(
+    worker: EngineWorker, events: list[Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = worker.matchers(request("bad", grammar=Grammar("regex", "a(b")))
+    assert isinstance(refused.exception(60), InvalidRequest)
+    monkeypatch.setattr(compiler, "MAX_PENDING", 0)
+    full = worker.matchers(request("many", grammar=Grammar("regex", "ab")))
+    assert isinstance(full.exception(60), Overloaded)
+    worker.drop_matchers()
+    dropped = worker.matchers(request("late", grammar=Grammar("regex", "ab")))
+    assert isinstance(dropped.exception(60), EngineStopped)
+    told = [(event.request_id, event.code) for event in events if isinstance(event, RequestRejected)]
+    assert told == [("bad", "invalid_grammar"), ("many", "overloaded"), ("late", "engine_stopped")]
+
+
+def test_who_waits_for_a_grammar_is_waiting_in_load_and_events(
+    worker: EngineWorker, events: list[Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+    monkeypatch.setattr(CheckedBuild, "build", lambda *_: go_on.wait(60))
+    waiting = [worker.matchers(request(name, grammar=Grammar("regex", "ab"))) for name in "abc"]
+    assert worker.load == (0, 3)
+    sink = Collector()
+    worker.submit(request("r"), sink)
+    assert sink.done.wait(60)
+    assert {event.waiting for event in events if isinstance(event, StepCompleted)} == {3}
+    assert all(future.cancel() for future in waiting)
+    assert worker.load == (0, 0)
+    go_on.set()
 
 
 def test_an_aborted_request_leaves_no_trace(worker: EngineWorker) -> None:

@@ -9,9 +9,18 @@ from contextlib import aclosing
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
+from tokenmill.core.clock import ManualClock
 from tokenmill.core.delta import Delta
-from tokenmill.core.errors import Draining, EngineStopped, GenerationFailed, InvalidRequest
+from tokenmill.core.errors import (
+    DeadlineExceeded,
+    Draining,
+    EngineStopped,
+    GenerationFailed,
+    InvalidRequest,
+    TokenmillError,
+)
 from tokenmill.core.request import GenerateRequest, Grammar, SamplingParams
 from tokenmill.engine.core import Output
 from tokenmill.engine.grammar.matcher import Matcher
@@ -33,6 +42,8 @@ class ScriptedWorker:
     def __init__(self) -> None:
         self.sinks: dict[str, Sink] = {}
         self.aborted: list[str] = []
+        self.rejected: list[str] = []
+        self.clock = ManualClock()
         self.compiling: Future[list[Matcher]] = Future()
         self.stalled = 0.0
         self.stopped = False
@@ -43,6 +54,13 @@ class ScriptedWorker:
 
     def matchers(self, request: GenerateRequest) -> Future[list[Matcher]]:
         return self.compiling
+
+    def drop_matchers(self) -> None:
+        if not self.compiling.done():
+            self.compiling.set_exception(EngineStopped("stopped"))
+
+    def reject(self, request: GenerateRequest, refusal: TokenmillError) -> None:
+        self.rejected.append(refusal.code)
 
     def abort(self, request_id: str) -> None:
         self.aborted.append(request_id)
@@ -178,6 +196,44 @@ async def test_leaving_while_the_grammar_waits_cancels_it(
         await task
     assert worker.compiling.cancelled()
     assert not worker.sinks
+
+
+async def test_a_grammar_that_is_not_compiled_by_the_deadline_ends_the_request(
+    replica: LocalReplica, worker: ScriptedWorker
+) -> None:
+    worker.clock.now = 100.0
+    late = replace(WITH_GRAMMAR, deadline=99.0)
+    with pytest.raises(DeadlineExceeded):
+        await anext(replica.generate(late))
+    assert worker.compiling.cancelled()
+    assert worker.rejected == ["timeout"]
+    assert not worker.sinks
+    await replica.drain(60)
+
+
+async def test_a_grammar_in_time_is_taken(replica: LocalReplica, worker: ScriptedWorker) -> None:
+    first: Any = asyncio.ensure_future(anext(replica.generate(replace(WITH_GRAMMAR, deadline=60.0))))
+    await asyncio.sleep(0)
+    worker.compiling.set_result([])
+    while not worker.sinks:
+        await asyncio.sleep(0)
+    worker.say(text("a", done=True))
+    assert (await first).text == "a"
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["still in work", "at the last moment"])
+async def test_draining_cuts_off_what_waits_for_its_grammar(
+    replica: LocalReplica, worker: ScriptedWorker, compiled: bool
+) -> None:
+    task: Any = asyncio.ensure_future(anext(replica.generate(WITH_GRAMMAR)))
+    await asyncio.sleep(0)
+    if compiled:
+        worker.drop_matchers = lambda: worker.compiling.set_result([])  # type: ignore[method-assign]  # too late
+    await replica.drain(0)
+    with pytest.raises(EngineStopped):
+        await task
+    assert worker.compiling.done()
+    assert not worker.sinks  # the engine never learns of it
 
 
 async def test_draining_waits_for_the_running_and_refuses_the_new(

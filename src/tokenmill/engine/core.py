@@ -142,8 +142,14 @@ class EngineCore:
         """Ends every request with an error."""
         return [self._fail(state, error()) for state in list(self._requests.values())]
 
-    def step(self, *, idle_s: float = 0.0, lock_s: float = 0.0) -> list[Output]:
-        """Plans, computes, samples. Returns what callers are owed, in order."""
+    def step(self, *, idle_s: float = 0.0, lock_s: float = 0.0, compiling: int = 0) -> list[Output]:
+        """Plans, computes, samples. Returns what callers are owed, in order.
+
+        Args:
+            idle_s: slept before it, as its event tells.
+            lock_s: waited for new requests, likewise.
+            compiling: requests that wait for their grammar, counted as waiting.
+        """
         began = self._clock.monotonic()
         outputs = self._expire(began)
         plan = self.scheduler.plan()
@@ -166,7 +172,7 @@ class EngineCore:
                 at=self._clock.monotonic(),
                 **self._where,
                 running=len(self.scheduler.running),
-                waiting=len(self.scheduler.waiting),
+                waiting=len(self.scheduler.waiting) + compiling,
                 prefill_tokens=prefill,
                 decode_tokens=plan.tokens - prefill - recomputed,
                 recomputed_tokens=recomputed,

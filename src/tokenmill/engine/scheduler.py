@@ -18,31 +18,34 @@ RECENT_OUTPUTS = 256
 
 @dataclass(frozen=True)
 class Chunk:
-    """`count` further tokens of a sequence, from `start`."""
+    """`count` further tokens of a sequence, from `start`.
+
+    Attributes:
+        samples: it reaches the sequence's last known token, so that its logits are wanted.
+        completes: it is the last of a sequence that ends with its prompt.
+        reads: prompt positions of it whose logits or states are wanted.
+    """
 
     seq: Sequence
     start: int
     count: int
+    samples: bool
+    completes: bool
+    reads: range
 
-    @property
-    def samples(self) -> bool:
-        """Whether this chunk reaches the sequence's last known token, so that its logits are wanted."""
-        return self._reaches_end and not self.seq.prompt_only
-
-    @property
-    def completes(self) -> bool:
-        """Whether this chunk is the last of a sequence that ends with its prompt."""
-        return self._reaches_end and self.seq.prompt_only
-
-    @property
-    def reads(self) -> range:
-        """Prompt positions of it whose logits or states are wanted."""
-        unread = self.seq.unread
-        return range(max(self.start, unread.start), min(self.start + self.count, unread.stop))
-
-    @property
-    def _reaches_end(self) -> bool:
-        return self.start + self.count == self.seq.total
+    @classmethod
+    def of(cls, seq: Sequence, count: int) -> Chunk:
+        """The sequence's next `count` tokens."""
+        start, unread = seq.computed, seq.unread
+        reaches_end = start + count == seq.total
+        return cls(
+            seq,
+            start,
+            count,
+            samples=reaches_end and not seq.prompt_only,
+            completes=reaches_end and seq.prompt_only,
+            reads=range(max(start, unread.start), min(start + count, unread.stop)) if unread else unread,
+        )
 
     @property
     def recomputed(self) -> int:
@@ -187,7 +190,7 @@ class Scheduler:
             fits = len(seq.blocks) * self.block_size - seq.computed
             count = min(wanted, fits)
             if count > 0:
-                chunk = Chunk(seq, seq.computed, count)
+                chunk = Chunk.of(seq, count)
                 plan.chunks.append(chunk)
                 plan.tokens += count
                 plan.prompt_rows += len(chunk.reads) if seq.scores_prompt else 0

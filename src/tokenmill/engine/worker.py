@@ -73,7 +73,7 @@ class EngineWorker:
         self._source = source
         self._flags = flags
         self._bus = bus
-        self._clock = clock or SystemClock()
+        self.clock = clock or SystemClock()
         self._instance = instance
         self._changed = threading.Condition()
         self._inbox: list[Message] = []
@@ -81,7 +81,7 @@ class EngineWorker:
         self._stopping = False
         self._ended = False
         self._watchers: list[Callable[[], None]] = []
-        self._last_turn = self._clock.monotonic()
+        self._last_turn = self.clock.monotonic()
         self._core: EngineCore | None = None
         self._grammars: GrammarCompiler | None = None
         self._error: BaseException | None = None
@@ -118,11 +118,7 @@ class EngineWorker:
     def matchers(self, request: GenerateRequest) -> Future[list[Matcher]]:
         """Compiles a request's grammar on a thread of its own: what `submit` needs of a request with one.
 
-        The future raises InvalidRequest for a grammar that cannot be used; cancelling it drops the work.
-
-        Raises:
-            Overloaded: too many grammars wait already.
-            EngineStopped: the engine no longer runs.
+        What the future raises refuses the request. Cancelling it leaves the queue.
         """
         params = request.sampling
         if params.grammar is None or self._grammars is None:
@@ -130,6 +126,24 @@ class EngineWorker:
         found = self._grammars.matchers(params.grammar, params.n)
         found.add_done_callback(lambda done: self._tell_refused(request, done))
         return found
+
+    def drop_matchers(self) -> None:
+        """Fails whoever waits for a grammar, or asks for one, with EngineStopped."""
+        if self._grammars is not None:
+            self._grammars.stop()
+
+    def reject(self, request: GenerateRequest, refusal: TokenmillError) -> None:
+        """Tells that a request has ended before the engine took it."""
+        self._bus.publish(
+            RequestRejected(
+                at=self.clock.monotonic(),
+                model=self.name,
+                instance=self._instance,
+                request_id=request.request_id,
+                tenant=request.tenant,
+                code=refusal.code,
+            )
+        )
 
     def submit(self, request: GenerateRequest, sink: Sink, matchers: Items[Matcher] = ()) -> None:
         """Queues a request; what becomes of it, refusal included, arrives at the sink.
@@ -180,10 +194,15 @@ class EngineWorker:
     @property
     def load(self) -> tuple[int, int]:
         """Sequences (running, waiting). Requests nobody has looked at, or whose grammar is compiled, wait."""
-        core, grammars = self._core, self._grammars
-        if core is None or grammars is None:
+        core = self._core
+        if core is None:
             return (0, 0)
-        return len(core.scheduler.running), len(core.scheduler.waiting) + len(self._inbox) + grammars.pending
+        return len(core.scheduler.running), len(core.scheduler.waiting) + len(self._inbox) + self._compiling
+
+    @property
+    def _compiling(self) -> int:
+        """Requests that wait for their grammar."""
+        return 0 if self._grammars is None else self._grammars.pending
 
     @property
     def kv_blocks_active(self) -> int:
@@ -192,14 +211,14 @@ class EngineWorker:
     def stalled_s(self) -> float:
         """Seconds since the last finished turn of the loop while there is work; 0 when idle."""
         busy = bool(self._inbox) or (self._core is not None and self._core.has_work)
-        return max(0.0, self._clock.monotonic() - self._last_turn) if busy else 0.0
+        return max(0.0, self.clock.monotonic() - self._last_turn) if busy else 0.0
 
     def _send(self, message: Message) -> None:
         with self._changed:
             if not self.alive:
                 raise EngineStopped("the engine has stopped")
             if not self._inbox and not (self._core and self._core.has_work):
-                self._last_turn = self._clock.monotonic()
+                self._last_turn = self.clock.monotonic()
             self._inbox.append(message)
             self._changed.notify()
 
@@ -230,11 +249,11 @@ class EngineWorker:
                 self._deliver(self._core.fail_all(lambda: EngineStopped("the engine has stopped")))
 
     def _load(self) -> EngineCore:
-        began = self._clock.monotonic()
+        began = self.clock.monotonic()
 
         def told(phase: str, size: int) -> None:
             nonlocal began
-            now = self._clock.monotonic()
+            now = self.clock.monotonic()
             self._bus.publish(
                 LoadProgress(
                     at=now,
@@ -264,7 +283,7 @@ class EngineWorker:
             vocabulary=self.tokenizer,
             eos_ids=self._end_ids,
             bus=self._bus,
-            clock=self._clock,
+            clock=self.clock,
             model=self.name,
             instance=self._instance,
         )
@@ -276,7 +295,7 @@ class EngineWorker:
     def _tell_ready(self, loaded: LoadedModel) -> None:
         self._bus.publish(
             EngineReady(
-                at=self._clock.monotonic(),
+                at=self.clock.monotonic(),
                 model=self.name,
                 instance=self._instance,
                 block_size=loaded.plan.block_size,
@@ -297,20 +316,20 @@ class EngineWorker:
                 return
             self._apply(core, messages)
             # Also after an abort that leaves nothing to do, so that the gauges learn of it.
-            outputs = core.step(idle_s=idle_s, lock_s=lock_s)
+            outputs = core.step(idle_s=idle_s, lock_s=lock_s, compiling=self._compiling)
             if core.progressed:  # a loop that turns and gets nothing done is as stuck as one that hangs
-                self._last_turn = self._clock.monotonic()
+                self._last_turn = self.clock.monotonic()
             self._deliver(outputs)
 
     def _next(self, core: EngineCore) -> tuple[list[Message], float, float]:
         """Messages since the last turn; waits while there is nothing at all to do."""
-        asked = self._clock.monotonic()
+        asked = self.clock.monotonic()
         with self._changed:
-            locked = self._clock.monotonic()
+            locked = self.clock.monotonic()
             idle_s = 0.0
             while not (self._inbox or core.has_work or self._stopping):
                 self._changed.wait()
-                idle_s = self._clock.monotonic() - locked
+                idle_s = self.clock.monotonic() - locked
             messages, self._inbox = self._inbox, []
         return messages, idle_s, locked - asked
 
@@ -326,25 +345,13 @@ class EngineWorker:
                 self._sinks[request.request_id] = sink
             except Exception as fault:
                 refusal = fault if isinstance(fault, TokenmillError) else _unforeseen(request, fault)
-                self._tell_rejected(request, refusal)
+                self.reject(request, refusal)
                 self._hand_over(sink, [Output(request.request_id, error=refusal, done=True)])
 
     def _tell_refused(self, request: GenerateRequest, done: Future[list[Matcher]]) -> None:
         fault = None if done.cancelled() else done.exception()
         if isinstance(fault, TokenmillError):
-            self._tell_rejected(request, fault)
-
-    def _tell_rejected(self, request: GenerateRequest, refusal: TokenmillError) -> None:
-        self._bus.publish(
-            RequestRejected(
-                at=self._clock.monotonic(),
-                model=self.name,
-                instance=self._instance,
-                request_id=request.request_id,
-                tenant=request.tenant,
-                code=refusal.code,
-            )
-        )
+            self.reject(request, fault)
 
     def _deliver(self, outputs: Iterable[Output]) -> None:
         by_sink: dict[int, tuple[Sink, list[Output]]] = {}

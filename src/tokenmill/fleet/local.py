@@ -7,7 +7,13 @@ import contextlib
 from collections.abc import AsyncGenerator, Sequence
 
 from tokenmill.core.delta import Delta
-from tokenmill.core.errors import Draining, EngineStopped, GenerationFailed
+from tokenmill.core.errors import (
+    DeadlineExceeded,
+    Draining,
+    EngineStopped,
+    GenerationFailed,
+    TokenmillError,
+)
 from tokenmill.core.request import GenerateRequest
 from tokenmill.engine.core import Output
 from tokenmill.engine.grammar.matcher import Matcher
@@ -28,6 +34,8 @@ class LocalReplica:
         self._queues: dict[str, asyncio.Queue[Output]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining = False
+        # Nothing is submitted any more: whoever still has no matchers ends without them.
+        self._dropped = False
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -40,14 +48,14 @@ class LocalReplica:
         queue: asyncio.Queue[Output] = asyncio.Queue()
         self._queues[request.request_id] = queue
         self._idle.clear()
-        running = False
+        submitted = ended = False
         try:
             matchers = await self._matchers(request)
             self._worker.submit(request, self, matchers)
-            running = True
-            while running:
+            submitted = True
+            while not ended:
                 output = await queue.get()
-                running = not output.done
+                ended = output.done
                 if output.error is not None:
                     raise output.error
                 if output.delta is not None:
@@ -56,13 +64,32 @@ class LocalReplica:
             del self._queues[request.request_id]
             if not self._queues:
                 self._idle.set()
-            if running:
+            if submitted and not ended:
                 self._worker.abort(request.request_id)
 
     async def _matchers(self, request: GenerateRequest) -> Sequence[Matcher]:
+        """A request's compiled grammar, within its deadline.
+
+        Raises:
+            TokenmillError: it is refused, and has been counted as such.
+        """
         if request.sampling.grammar is None:
             return ()
-        return await asyncio.wrap_future(self._worker.matchers(request))
+        compiled = asyncio.wrap_future(self._worker.matchers(request))
+        refusal: TokenmillError
+        try:
+            matchers = await asyncio.wait_for(compiled, self._left_s(request))
+        except TimeoutError:
+            refusal = DeadlineExceeded("the request's deadline has passed")
+        else:
+            if not self._dropped:
+                return matchers
+            refusal = EngineStopped("the server stopped before the answer was complete")
+        self._worker.reject(request, refusal)
+        raise refusal
+
+    def _left_s(self, request: GenerateRequest) -> float | None:
+        return None if request.deadline is None else request.deadline - self._worker.clock.monotonic()
 
     def deliver(self, outputs: list[Output]) -> None:
         """Called on the engine thread with one step's outputs."""
@@ -99,6 +126,8 @@ class LocalReplica:
         try:
             await asyncio.wait_for(self._idle.wait(), timeout)
         except TimeoutError:
+            self._dropped = True
+            self._worker.drop_matchers()
             for request_id, queue in self._queues.items():
                 gone = EngineStopped("the server stopped before the answer was complete")
                 queue.put_nowait(Output(request_id, error=gone, done=True))

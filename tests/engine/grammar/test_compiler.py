@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 import time
-from collections.abc import Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ from tokenmill.core.bounds import MAX_GRAMMAR_BYTES
 from tokenmill.core.errors import EngineStopped, GenerationFailed, InvalidRequest, Overloaded
 from tokenmill.core.request import Grammar
 from tokenmill.engine.grammar import compiler as under_test
+from tokenmill.engine.grammar.checked_build import CheckedBuild
 from tokenmill.engine.grammar.compiler import GrammarCompiler
 
 SECONDS = 30  # far above what anything here takes
@@ -119,68 +118,134 @@ def shared() -> Iterator[GrammarCompiler]:
     made.close()
 
 
-def test_a_child_that_dies_is_replaced(compiler: GrammarCompiler) -> None:
-    usable(compiler)
-    first = compiler.child_pid
-    assert first is not None
-    os.kill(first, signal.SIGKILL)
-    os.waitid(os.P_PID, first, os.WEXITED | os.WNOWAIT)
-    usable(compiler, "b")
-    assert compiler.child_pid not in (None, first)
+def test_what_is_refused_once_is_refused_at_once(compiler: GrammarCompiler) -> None:
+    first = refusal(compiler, "regex", "a(b")
+    again = compiler.matchers(Grammar("regex", "a(b"), 1)
+    assert again.done()
+    error = again.exception()
+    assert isinstance(error, InvalidRequest)
+    assert error is not first
+    assert (error.message, error.code) == (first.message, first.code)
 
 
-def test_what_kills_the_child_is_too_complex_and_not_tried_again(compiler: GrammarCompiler) -> None:
-    usable(compiler)
-    pid = compiler.child_pid
-    assert pid is not None
-    os.kill(pid, signal.SIGSTOP)  # as good as an endless compilation
-    assert refusal(compiler, "regex", "ab").code == "grammar_too_complex"
-    usable(compiler, "b")
-    replaced = compiler.child_pid
-    assert refusal(compiler, "regex", "ab").code == "grammar_too_complex"
-    assert compiler.child_pid == replaced
+def test_a_grammar_too_long_to_use_is_not_kept(compiler: GrammarCompiler) -> None:
+    source = "a" * (MAX_GRAMMAR_BYTES + 1)
+    refusal(compiler, "regex", source)
+    assert not compiler.matchers(Grammar("regex", source), 1).done()
 
 
-def test_no_child_fails_requests_with_a_grammar_and_says_so(
-    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    with pytest.raises(GenerationFailed) as caught:
-        compiler.matchers(Grammar("regex", "a"), 1).result(SECONDS)
-    assert caught.value.code == "grammar_unavailable"
-    assert "/nowhere" not in caught.value.message
-    assert "cannot be started" in caplog.text
-    monkeypatch.undo()
-    usable(compiler)
-
-
-def test_the_child_sees_nothing_of_our_environment(
-    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TOKENMILL_API_KEY", "secret-key")
-    usable(compiler)
-    assert b"secret-key" not in Path(f"/proc/{compiler.child_pid}/environ").read_bytes()
-
-
-def test_closing_ends_the_child_and_what_waits(compiler: GrammarCompiler) -> None:
+@pytest.fixture
+def held(compiler: GrammarCompiler) -> Iterator[GrammarCompiler]:
+    """A compiler whose child does not move, with one grammar in it."""
     usable(compiler)
     pid = compiler.child_pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
-    waiting = [compiler.matchers(Grammar("regex", regex), 1) for regex in ("ab", "bc")]
-    assert compiler.pending == 2
+    compiler.matchers(Grammar("regex", "ab"), 1)
+    wait_until(lambda: compiler._in_work is not None)
+    yield compiler
     compiler.close()
-    for future in waiting:
-        with pytest.raises(EngineStopped):
-            future.result(SECONDS)
-    with pytest.raises(EngineStopped):
-        compiler.matchers(Grammar("regex", "cd"), 1)
+
+
+def watched_builds(monkeypatch: pytest.MonkeyPatch) -> list[Grammar]:
+    """What is compiled from now on."""
+    built: list[Grammar] = []
+    build = CheckedBuild.build
+
+    def watched(self: CheckedBuild, grammar: Grammar) -> object:
+        built.append(grammar)
+        return build(self, grammar)
+
+    monkeypatch.setattr(CheckedBuild, "build", watched)
+    return built
+
+
+def go_on(held: GrammarCompiler) -> None:
+    assert held.child_pid is not None
+    os.kill(held.child_pid, signal.SIGCONT)
+
+
+def test_requests_for_one_new_grammar_share_its_compilation(
+    held: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = watched_builds(monkeypatch)
+    joined = [held.matchers(Grammar("regex", "bc"), 1) for _ in range(3 * under_test.MAX_PENDING)]
+    assert held.pending == 1 + len(joined)
+    go_on(held)
+    matchers = [future.result(SECONDS)[0] for future in joined]
+    assert built == [Grammar("regex", "bc")]
+    assert len({id(matcher._state) for matcher in matchers}) == len(joined)
+    assert held.pending == 0
+
+
+def test_a_bad_grammar_is_refused_to_all_that_wait_for_it(held: GrammarCompiler) -> None:
+    joined = [held.matchers(Grammar("regex", "a(b"), 1) for _ in range(3)]
+    go_on(held)
+    errors = [future.exception(SECONDS) for future in joined]
+    assert [type(error) for error in errors] == [InvalidRequest] * 3
+    assert len({id(error) for error in errors}) == 3  # each can be raised with a traceback of its own
+
+
+def test_who_leaves_does_not_take_a_shared_grammar_along(held: GrammarCompiler) -> None:
+    stays, leaves = (held.matchers(Grammar("regex", "bc"), 1) for _ in range(2))
+    assert leaves.cancel()
+    go_on(held)
+    assert len(stays.result(SECONDS)) == 1
+
+
+def test_a_grammar_nobody_waits_for_is_not_compiled(
+    held: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = watched_builds(monkeypatch)
+    held.matchers(Grammar("regex", "bc"), 1).cancel()
+    assert held.pending == 1
+    go_on(held)
+    usable(held, "cd")
+    assert built == [Grammar("regex", "cd")]
+
+
+def test_closing_fails_what_waits_and_ends_thread_and_child(held: GrammarCompiler) -> None:
+    pid = held.child_pid
+    assert pid is not None
+    waiting = held.matchers(Grammar("regex", "bc"), 1)
+    held.close()
+    assert isinstance(waiting.exception(0), EngineStopped)
+    assert isinstance(held.matchers(Grammar("regex", "cd"), 1).exception(0), EngineStopped)
+    assert isinstance(held.matchers(Grammar("regex", "a"), 1).exception(0), EngineStopped)  # known, too
+    assert gone(pid)
+    assert held._thread is not None
+    assert not held._thread.is_alive()
+
+
+def test_an_idle_child_is_ended_and_the_next_grammar_starts_another() -> None:
+    compiler = GrammarCompiler(SmallVocabulary(), SmallVocabulary.end_ids, idle_s=0.05)
+    usable(compiler)
+    wait_until(lambda: compiler.child_pid is None)
+    usable(compiler, "b")
+    compiler.close()
+
+
+def test_a_fault_of_this_server_is_one_of_the_request(
+    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Panic(BaseException):
+        """What a panic of the library arrives as."""
+
+    def panic(*_: object) -> None:
+        raise Panic
+
+    monkeypatch.setattr(CheckedBuild, "build", panic)
+    with pytest.raises(GenerationFailed):
+        compiler.matchers(Grammar("regex", "a"), 1).result(SECONDS)
+    assert "could not be compiled" in caplog.text
+    monkeypatch.undo()
+    usable(compiler)
 
 
 def test_compiled_grammars_are_kept_up_to_a_bound(
     compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(under_test, "CACHED_GRAMMARS", 2)
+    monkeypatch.setattr(under_test, "KEPT_VERDICTS", 2)
     for regex in ("a", "b", "a", "c"):  # b has not been used for the longest time
         usable(compiler, regex)
 
@@ -190,18 +255,35 @@ def test_compiled_grammars_are_kept_up_to_a_bound(
     assert [known("a"), known("c"), known("b")] == [True, True, False]
 
 
-def test_only_so_many_wait_and_who_leaves_makes_room(
-    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+def test_only_so_many_grammars_wait_and_who_leaves_makes_room(
+    held: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(under_test, "MAX_PENDING", 2)
-    usable(compiler)
-    pid = compiler.child_pid
-    assert pid is not None
-    os.kill(pid, signal.SIGSTOP)
-    compiler.matchers(Grammar("regex", "ab"), 1)
-    waiting: Future[object] = compiler.matchers(Grammar("regex", "bc"), 1)  # type: ignore[assignment]  # read only
-    with pytest.raises(Overloaded):
-        compiler.matchers(Grammar("regex", "cd"), 1)
-    waiting.cancel()
-    os.kill(pid, signal.SIGCONT)
-    usable(compiler, "d")
+    waiting = held.matchers(Grammar("regex", "bc"), 1)
+    refused = held.matchers(Grammar("regex", "cd"), 1)
+    assert isinstance(refused.exception(0), Overloaded)
+    assert not held.matchers(Grammar("regex", "bc"), 1).cancelled()  # it waits already: no further place
+    assert held.matchers(Grammar("regex", "a"), 1).done()  # it is known
+    held.stop()
+    assert isinstance(waiting.exception(0), EngineStopped)
+
+
+def test_a_grammar_that_left_made_room(held: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(under_test, "MAX_PENDING", 2)
+    held.matchers(Grammar("regex", "bc"), 1).cancel()
+    later = held.matchers(Grammar("regex", "cd"), 1)
+    go_on(held)
+    assert len(later.result(SECONDS)) == 1
+
+
+def wait_until(reached: Callable[[], bool]) -> None:
+    """Lets other threads run until it is so."""
+    end = time.monotonic() + SECONDS
+    while not reached():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def gone(pid: int) -> bool:
+    """Whether there is no such process, not even one to wait for."""
+    return not Path(f"/proc/{pid}").exists()

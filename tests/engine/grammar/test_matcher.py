@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from support.small_vocabulary import EOS, SmallVocabulary
 from tokenmill.core.errors import GenerationFailed
 from tokenmill.core.request import Grammar
 from tokenmill.engine.grammar.compiler import GrammarCompiler
-from tokenmill.engine.grammar.matcher import BURST_S, PER_TOKEN_S, GrammarFailed, Matcher
+from tokenmill.engine.grammar.matcher import BURST_S, PER_STEP_S, Allowance, GrammarFailed, Matcher
 
 VOCABULARY = SmallVocabulary()
 
@@ -100,18 +100,43 @@ def test_an_ambiguous_grammar_fails_within_its_limits(compiler: GrammarCompiler)
 
 
 def test_a_grammar_has_so_much_time_a_token(compiler: GrammarCompiler) -> None:
-    fast, slow = ticking(compiler, PER_TOKEN_S * 0.9), ticking(compiler, PER_TOKEN_S * 2)
+    (fast,) = ticking(compiler, PER_STEP_S * 0.45)
     for _ in range(1000):
-        allowed(fast)
-    for _ in range(int(BURST_S / PER_TOKEN_S) - 1):
-        allowed(slow)
+        step(fast)
+    (slow,) = ticking(compiler, PER_STEP_S)  # twice in a step
+    for _ in range(int(BURST_S / PER_STEP_S) - 1):
+        step(slow)
     with pytest.raises(GrammarFailed, match="too much time"):
         for _ in range(3):
-            allowed(slow)
+            step(slow)
 
 
-def ticking(compiler: GrammarCompiler, seconds: float) -> Matcher:
-    """A matcher under a clock that moves by `seconds` between two looks."""
+def test_the_choices_of_a_request_share_its_time(compiler: GrammarCompiler) -> None:
+    """Four choices get together what one gets: a step may cost as much, and the burst is spent once."""
+    fast = ticking(compiler, PER_STEP_S * 0.45 / 4, choices=4)
+    for _ in range(1000):
+        for matcher in fast:
+            step(matcher)
+    slow = ticking(compiler, PER_STEP_S / 4, choices=4)
+    with pytest.raises(GrammarFailed, match="too much time"):
+        for _ in range(int(BURST_S / PER_STEP_S) + 2):
+            for matcher in slow:
+                step(matcher)
+
+
+def test_a_request_gets_matchers_with_one_allowance(compiler: GrammarCompiler) -> None:
+    one, other = compiler.matchers(Grammar("regex", "a*"), 2).result()
+    (third,) = compiler.matchers(Grammar("regex", "a*"), 1).result()
+    assert one._allowance is other._allowance is not third._allowance
+
+
+def step(matcher: Matcher) -> None:
+    allowed(matcher)
+    matcher.accept(VOCABULARY.id("a"))
+
+
+def ticking(compiler: GrammarCompiler, seconds: float, choices: int = 1) -> list[Matcher]:
+    """The matchers of a request under a clock by which every mask and every token takes `seconds`."""
     moments = itertools.count()
-    spent: Callable[[], float] = lambda: next(moments) * seconds  # noqa: E731
-    return Matcher(start(compiler, "regex", "a*")._state, (EOS,), spent=spent)
+    allowance = Allowance(choices, spent=lambda: next(moments) * seconds)
+    return [Matcher(start(compiler, "regex", "a*")._state, (EOS,), allowance) for _ in range(choices)]

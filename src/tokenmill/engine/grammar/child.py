@@ -1,15 +1,16 @@
 """The process in which a grammar is compiled first: `python -m tokenmill.engine.grammar.child`.
 
-A grammar may overflow the stack, take all memory or never end; here that harms nobody. The process reads the
-vocabulary, says that it is ready, and then answers one grammar after another, over its standard streams.
-It ends with its input, or after `IDLE_S` seconds without a grammar.
+A grammar may overflow the stack, take all memory or never end; here that harms nobody. The process reads its
+setup, says that it is ready, and then answers one grammar after another, over its standard streams, until its
+input ends. It dies over a grammar that exceeds the limits: of a signal, or with the status `OUT_OF_MEMORY`.
+Any other status but 0 is a fault of this program.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import resource
-import select
 import sys
 import threading
 
@@ -19,47 +20,47 @@ from llguidance import LLMatcher, LLTokenizer
 from tokenmill.core.request import Grammar
 from tokenmill.engine.grammar.build import GrammarError, build_matcher
 from tokenmill.engine.grammar.frames import read_frame, write_frame
-from tokenmill.engine.grammar.vocabulary import GrammarVocabulary, build_tokenizer
+from tokenmill.engine.grammar.messages import OUT_OF_MEMORY, Setup, Verdict
+from tokenmill.engine.grammar.vocabulary import build_tokenizer
 
-IDLE_S = 300.0
-# Beyond what the vocabulary takes.
-MEMORY_BYTES = 512 << 20
-CPU_S = 3
 # Less than any thread of the server has, so that what passes here does not overflow there.
 STACK_BYTES = 1 << 20
 # Tokens a grammar is followed for.
 WALK = 16
 
 
-class Verdict(msgspec.Struct, frozen=True):
-    """`error` is the grammar's fault; None when it can be used."""
-
-    error: str | None = None
-
-
 def main() -> None:
+    os.set_blocking(sys.stderr.fileno(), False)  # nobody reads it before the end
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     threading.stack_size(STACK_BYTES)
-    worker = threading.Thread(target=_serve)
+    status = 1
+
+    def work() -> None:
+        nonlocal status
+        try:
+            _serve()
+            status = 0
+        except MemoryError:
+            status = OUT_OF_MEMORY
+
+    worker = threading.Thread(target=work)
     worker.start()
     worker.join()
+    sys.exit(status)
 
 
 def _serve() -> None:
     source, sink = sys.stdin.fileno(), sys.stdout.fileno()
-    vocabulary = read_frame(source)
-    if vocabulary is None:
+    frame = read_frame(source)
+    if frame is None:
         return
-    tokenizer = build_tokenizer(msgspec.msgpack.decode(vocabulary, type=GrammarVocabulary))
-    _limit(resource.RLIMIT_AS, _address_space() + MEMORY_BYTES)
+    setup = msgspec.msgpack.decode(frame, type=Setup)
+    tokenizer = build_tokenizer(setup.vocabulary)
+    _limit(resource.RLIMIT_AS, _address_space() + setup.limits.memory_bytes)
     write_frame(sink, msgspec.msgpack.encode(Verdict()))
-    while select.select([source], [], [], IDLE_S)[0]:
-        frame = read_frame(source)
-        if frame is None:
-            return
-        usage = resource.getrusage(resource.RUSAGE_SELF)
-        _limit(resource.RLIMIT_CPU, int(usage.ru_utime + usage.ru_stime) + CPU_S)
+    while (frame := read_frame(source)) is not None:
+        _limit(resource.RLIMIT_CPU, math.ceil(_cpu_s() + setup.limits.cpu_s))
         verdict = _judge(tokenizer, msgspec.msgpack.decode(frame, type=Grammar))
         write_frame(sink, msgspec.msgpack.encode(verdict))
 
@@ -84,6 +85,12 @@ def _walk(matcher: LLMatcher, tokenizer: LLTokenizer) -> None:
 
 def _limit(kind: int, value: int) -> None:
     resource.setrlimit(kind, (value, resource.getrlimit(kind)[1]))
+
+
+def _cpu_s() -> float:
+    """Seconds of processor time this process has taken so far."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
 
 
 def _address_space() -> int:

@@ -2,149 +2,187 @@
 
 from __future__ import annotations
 
+import copy
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING
 
-from tokenmill.core import bounds
-from tokenmill.core.errors import EngineStopped, InvalidRequest, Overloaded
+from tokenmill.core.bounds import MAX_GRAMMAR_BYTES
+from tokenmill.core.errors import (
+    EngineStopped,
+    GenerationFailed,
+    InvalidRequest,
+    Overloaded,
+    TokenmillError,
+)
 from tokenmill.core.request import Grammar
-from tokenmill.engine.grammar.checker import Checker
-from tokenmill.engine.grammar.matcher import Matcher
-from tokenmill.engine.grammar.vocabulary import TokenTable, build_tokenizer, grammar_vocabulary
+from tokenmill.engine.grammar.checked_build import CheckedBuild
+from tokenmill.engine.grammar.matcher import Allowance, Matcher
+from tokenmill.engine.grammar.messages import ChildLimits
+from tokenmill.engine.grammar.vocabulary import TokenTable
 
 if TYPE_CHECKING:
-    from llguidance import LLMatcher, LLTokenizer
+    from llguidance import LLMatcher
 
-CACHED_GRAMMARS = 64
-# Grammars that wait for the one being compiled.
+log = logging.getLogger(__name__)
+
+# Verdicts that are kept, the least recently used dropped first.
+KEPT_VERDICTS = 64
+# Grammars, however many requests wait for each.
 MAX_PENDING = 64
+# After so long without a new grammar the child's memory is given back.
+IDLE_S = 300.0
+
+# A request that waits: for how many matchers.
+_Waiter = tuple[Future[list[Matcher]], int]
 
 
 class GrammarCompiler:
-    """Compiles one grammar after another, first in a process and then on a thread of its own.
+    """Compiles one grammar after another, on a thread of its own that starts with the first.
 
-    Both start with the first grammar, and the vocabulary is prepared then. Compiled grammars are kept, the
-    least recently used dropped first.
+    Requests for a grammar that is being compiled wait for that. What came of it is kept: the compiled
+    grammar, or why it is refused. Faults of the machine are not.
     """
 
-    def __init__(self, table: TokenTable, end_ids: Iterable[int]) -> None:
-        self._table = table
+    def __init__(
+        self,
+        table: TokenTable,
+        end_ids: Iterable[int],
+        *,
+        limits: ChildLimits | None = None,
+        idle_s: float = IDLE_S,
+    ) -> None:
         self._end_ids = tuple(end_ids)
-        self._compiled: OrderedDict[Grammar, LLMatcher] = OrderedDict()
-        self._lock = threading.Lock()
-        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar")
-        self._pending = 0
+        self._build = CheckedBuild(table, self._end_ids, limits or ChildLimits())
+        self._idle_s = idle_s
+        self._changed = threading.Condition()
+        # In order of arrival. The first may be in work; it then stays until it is done.
+        self._waiting: OrderedDict[Grammar, list[_Waiter]] = OrderedDict()
+        self._in_work: Grammar | None = None
+        self._verdicts: OrderedDict[Grammar, LLMatcher | TokenmillError] = OrderedDict()
         self._closed = False
-        self._refused: OrderedDict[Grammar, InvalidRequest] = OrderedDict()
-        self._tools: tuple[LLTokenizer, Checker] | None = None
+        self._thread: threading.Thread | None = None
 
     @property
     def child_pid(self) -> int | None:
         """Process id of the child, while there is one."""
-        return None if self._tools is None else self._tools[1].pid
+        return self._build.child_pid
 
     @property
     def pending(self) -> int:
         """Requests that wait for their grammar."""
-        return self._pending
+        with self._changed:
+            return sum(map(len, self._waiting.values()))
 
     def matchers(self, grammar: Grammar, count: int) -> Future[list[Matcher]]:
-        """`count` matchers at the beginning of `grammar`; at once when it has been compiled before.
+        """`count` matchers at the beginning of `grammar`, for one request; at once when it is known.
 
-        The future raises InvalidRequest for a grammar that cannot be used. Cancelling it gives the place in
-        the queue back.
-
-        Raises:
-            Overloaded: too many grammars wait already.
+        Cancelling the future leaves the queue. It raises:
+            InvalidRequest: the grammar cannot be used.
+            Overloaded: too many grammars wait already, or none can be checked now.
+            GenerationFailed: a fault of this server.
             EngineStopped: closed.
         """
         done: Future[list[Matcher]] = Future()
-        found = self._copies(grammar, count)
-        if found is not None:
-            done.set_result(found)
-            return done
-        with self._lock:
-            if self._closed:
-                raise EngineStopped("the engine has stopped")
-            if self._pending >= MAX_PENDING:
-                raise Overloaded(f"{MAX_PENDING} grammars are waiting to be compiled already")
-            self._pending += 1
-            job = self._pool.submit(self._compile, grammar, count)
-        job.add_done_callback(self._leave)
-        return job
+        with self._changed:
+            outcome = self._known(grammar)
+            if outcome is None:
+                self._queue(grammar, (done, count))
+        if outcome is None:
+            done.add_done_callback(partial(self._leave, grammar))
+        else:
+            self._answer((done, count), outcome)
+        return done
+
+    def stop(self) -> None:
+        """Fails what waits with EngineStopped and interrupts what is in work; does not wait for it."""
+        with self._changed:
+            self._closed = True
+            waiters = [waiter for group in self._waiting.values() for waiter in group]
+            self._waiting.clear()
+            self._changed.notify()
+        self._build.stop()
+        for waiter in waiters:
+            self._answer(waiter, EngineStopped("the engine has stopped"))
 
     def close(self) -> None:
-        """Ends the thread and the process; what waits fails with EngineStopped."""
-        with self._lock:
-            self._closed = True
-            tools = self._tools
-        if tools is not None:
-            tools[1].close()
-        self._pool.shutdown(wait=False)
+        """Stops, and waits until the thread and the child are gone."""
+        self.stop()
+        if self._thread is not None:
+            self._thread.join()
 
-    def _leave(self, _: Future[list[Matcher]]) -> None:
-        with self._lock:
-            self._pending -= 1
-
-    def _compile(self, grammar: Grammar, count: int) -> list[Matcher]:
+    def _known(self, grammar: Grammar) -> LLMatcher | TokenmillError | None:
+        """What can be said at once; None for a grammar that has to be compiled."""
         if self._closed:
-            raise EngineStopped("the engine has stopped")
-        found = self._copies(grammar, count)
-        if found is not None:
-            return found
-        bounds.grammar(grammar)
-        tokenizer, checker = self._prepare()
-        self._check(checker, grammar)
-        from tokenmill.engine.grammar.build import GrammarError, build_matcher
+            return EngineStopped("the engine has stopped")
+        if grammar in self._verdicts:
+            self._verdicts.move_to_end(grammar)
+            return self._verdicts[grammar]
+        if grammar not in self._waiting and len(self._waiting) >= MAX_PENDING:
+            return Overloaded(f"{MAX_PENDING} grammars are waiting to be compiled already")
+        return None
 
-        try:
-            compiled = build_matcher(tokenizer, grammar.kind, grammar.source)
-        except GrammarError as error:
-            raise InvalidRequest(f"the grammar cannot be used: {error}", code="invalid_grammar") from None
-        with self._lock:
-            self._compiled[grammar] = compiled
-            if len(self._compiled) > CACHED_GRAMMARS:
-                self._compiled.popitem(last=False)
-            return self._copy(compiled, count)
+    def _queue(self, grammar: Grammar, waiter: _Waiter) -> None:
+        self._waiting.setdefault(grammar, []).append(waiter)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="grammar", daemon=True)
+            self._thread.start()
+        self._changed.notify()
 
-    def _copies(self, grammar: Grammar, count: int) -> list[Matcher] | None:
-        with self._lock:
-            compiled = self._compiled.get(grammar)
-            if compiled is None:
-                return None
-            self._compiled.move_to_end(grammar)
-            return self._copy(compiled, count)
+    def _leave(self, grammar: Grammar, done: Future[list[Matcher]]) -> None:
+        """Forgets a request that was cancelled, and a grammar that nobody waits for."""
+        with self._changed:
+            waiters = self._waiting.get(grammar, [])
+            waiters[:] = [waiter for waiter in waiters if waiter[0] is not done]
+            if not waiters and grammar != self._in_work:
+                self._waiting.pop(grammar, None)
 
-    def _copy(self, compiled: LLMatcher, count: int) -> list[Matcher]:
-        return [Matcher(compiled.deep_copy(), self._end_ids) for _ in range(count)]
-
-    def _check(self, checker: Checker, grammar: Grammar) -> None:
-        """Has the child compile it; what the child did not survive is not tried again."""
-        refused = self._refused.get(grammar)
-        if refused is None:
+    def _work(self) -> None:
+        while (grammar := self._next()) is not None:
             try:
-                checker.check(grammar)
-                return
-            except InvalidRequest as refusal:
-                refused = self._refused[grammar] = refusal
-                if len(self._refused) > CACHED_GRAMMARS:
-                    self._refused.popitem(last=False)
-        raise InvalidRequest(refused.message, code=refused.code)
+                outcome: LLMatcher | TokenmillError = self._build.build(grammar)
+            except TokenmillError as error:
+                outcome = error
+            except BaseException as fault:  # a panic of the library is no Exception
+                log.error("a grammar could not be compiled", exc_info=fault)
+                outcome = GenerationFailed("this grammar could not be compiled")
+            self._settle(grammar, outcome)
+        self._build.rest()
 
-    def _prepare(self) -> tuple[LLTokenizer, Checker]:
-        if self._tools is None:
-            if not self._end_ids:
-                raise InvalidRequest("this model has no end token: no grammar works", code="invalid_grammar")
-            vocabulary = grammar_vocabulary(self._table, self._end_ids)
-            tools = build_tokenizer(vocabulary, self._encode), Checker(vocabulary)
-            with self._lock:
+    def _next(self) -> Grammar | None:
+        """Waits for a grammar; None once closed."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or self._waiting, self._idle_s)
                 if self._closed:
-                    raise EngineStopped("the engine has stopped")
-                self._tools = tools
-        return self._tools
+                    return None
+                self._in_work = next(iter(self._waiting), None)
+                if self._in_work is not None:
+                    return self._in_work
+            self._build.rest()
 
-    def _encode(self, text: str) -> list[int]:
-        return self._table.encode(text, add_special=False)
+    def _settle(self, grammar: Grammar, outcome: LLMatcher | TokenmillError) -> None:
+        with self._changed:
+            self._in_work = None
+            waiters = self._waiting.pop(grammar, [])
+            lasting = isinstance(outcome, InvalidRequest) or not isinstance(outcome, TokenmillError)
+            if lasting and len(grammar.source) <= MAX_GRAMMAR_BYTES:
+                self._verdicts[grammar] = outcome
+                if len(self._verdicts) > KEPT_VERDICTS:
+                    self._verdicts.popitem(last=False)
+        for waiter in waiters:
+            self._answer(waiter, outcome)
+
+    def _answer(self, waiter: _Waiter, outcome: LLMatcher | TokenmillError) -> None:
+        done, count = waiter
+        if not done.set_running_or_notify_cancel():
+            return
+        if isinstance(outcome, TokenmillError):
+            done.set_exception(copy.copy(outcome))  # each is raised on its own
+            return
+        allowance = Allowance(count)
+        done.set_result([Matcher(outcome.deep_copy(), self._end_ids, allowance) for _ in range(count)])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,9 +15,8 @@ from tokenmill.core.errors import GenerationFailed
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
-# A grammar may hold up the other sequences of a batch for this much of the engine thread's time.
 BURST_S = 0.25
-PER_TOKEN_S = 0.005
+PER_STEP_S = 0.005
 
 
 class GrammarFailed(GenerationFailed):
@@ -25,21 +25,49 @@ class GrammarFailed(GenerationFailed):
     code = "grammar_failed"
 
 
+class Allowance:
+    """How much of the engine thread's CPU time one request's grammar may take from the others of a batch.
+
+    All its choices share it: `BURST_S`, and `PER_STEP_S` more a step in which each of them gets a token.
+
+    Args:
+        choices: of the request.
+        spent: CPU seconds of the calling thread.
+    """
+
+    def __init__(self, choices: int, *, spent: Callable[[], float] = time.thread_time) -> None:
+        self._per_token_s = PER_STEP_S / choices
+        self._spent = spent
+        self._left_s = BURST_S
+
+    @property
+    def used_up(self) -> bool:
+        return self._left_s < 0
+
+    @contextlib.contextmanager
+    def charge(self) -> Iterator[None]:
+        """Takes what the block spends."""
+        began = self._spent()
+        yield
+        self._left_s -= self._spent() - began
+
+    def earn(self) -> None:
+        """Gives what one token of one choice may cost."""
+        self._left_s = min(BURST_S, self._left_s + self._per_token_s)
+
+
 class Matcher:
     """Which tokens may come next. Follows sampled tokens alone, so preemption does not touch it.
 
     Args:
         state: the library's matcher, owned by this one.
         end_ids: tokens that end a text.
-        spent: CPU seconds of the calling thread.
+        allowance: shared by all choices of the request.
     """
 
-    def __init__(
-        self, state: LLMatcher, end_ids: Iterable[int], *, spent: Callable[[], float] = time.thread_time
-    ) -> None:
+    def __init__(self, state: LLMatcher, end_ids: Iterable[int], allowance: Allowance) -> None:
         self._state = state
-        self._spent = spent
-        self._credit_s = BURST_S
+        self._allowance = allowance
         self.end_ids = np.array(list(end_ids), dtype=np.int64)
 
     @property
@@ -53,9 +81,8 @@ class Matcher:
         Raises:
             GrammarFailed: as its name says; the matcher is of no use then.
         """
-        began = self._spent()
-        self._state.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
-        self._credit_s += PER_TOKEN_S - (self._spent() - began)
+        with self._allowance.charge():
+            self._state.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
         self._check()
 
     def accept(self, token: int) -> None:
@@ -64,13 +91,13 @@ class Matcher:
         Raises:
             GrammarFailed: as its name says; the matcher is of no use then.
         """
-        began = self._spent()
-        self._state.consume_token(token)
-        self._credit_s = min(BURST_S, self._credit_s - (self._spent() - began))
+        with self._allowance.charge():
+            self._state.consume_token(token)
+        self._allowance.earn()
         self._check()
 
     def _check(self) -> None:
         if self._state.is_error():
             raise GrammarFailed("the grammar became too complex to follow at this point of the text")
-        if self._credit_s < 0:
+        if self._allowance.used_up:
             raise GrammarFailed("the grammar takes too much time a token")
