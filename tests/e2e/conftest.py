@@ -12,7 +12,7 @@ from support.served import Served, serving
 
 @pytest.fixture(scope="session")
 def server(small_model_path: Path) -> Iterator[Served]:
-    """The real model under the name and the context length that `support.bad_inputs` speaks of."""
+    """The real model, small enough that its bounds are soon reached."""
     flags = ("--served-model-name", "org/tiny", "--max-model-len", "512", "--num-kv-blocks", "64")
     with serving(small_model_path, *flags) as running:
         yield running

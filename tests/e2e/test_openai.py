@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator
-from typing import Any
 
 import httpx2
 import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
-from support.bad_inputs import CHAT_CASES, COMPLETION_CASES, RAW_CASES
 from support.served import Served
 
 QUESTION: list[ChatCompletionMessageParam] = [{"role": "user", "content": "What is the capital of France?"}]
@@ -90,27 +87,3 @@ def test_tokens_go_there_and_back(server: Served) -> None:
         tokens = http.post("/tokenize", json={"model": server.model, "prompt": "naïve 🦙"}).json()["tokens"]
         text = http.post("/detokenize", json={"model": server.model, "tokens": tokens}).json()["prompt"]
     assert text == "naïve 🦙"
-
-
-def bad_inputs() -> Iterator[Any]:
-    for name, (body, code, _) in CHAT_CASES.items():
-        yield pytest.param("/v1/chat/completions", json.dumps(body).encode(), code, id=f"chat {name}")
-    for name, (body, code, _) in COMPLETION_CASES.items():
-        yield pytest.param("/v1/completions", json.dumps(body).encode(), code, id=f"completion {name}")
-    for name, (raw, code) in RAW_CASES.items():
-        yield pytest.param("/v1/chat/completions", raw, code, id=f"raw {name}")
-
-
-@pytest.mark.parametrize(("path", "body", "code"), list(bad_inputs()))
-def test_bad_input_is_refused_and_leaves_no_trace(
-    server: Served, client: openai.OpenAI, whole: str, path: str, body: bytes, code: str
-) -> None:
-    with httpx2.Client(base_url=server.url, timeout=30) as http:
-        refused = http.post(path, content=body)
-    assert refused.status_code == (404 if code == "model_not_found" else 400)
-    assert refused.json()["error"]["code"] == code
-    answer = client.chat.completions.create(model=server.model, messages=QUESTION, temperature=0)
-    assert answer.choices[0].message.content == whole
-    assert server.metric("tokenmill_engine_requests_running") == 0
-    assert server.metric("tokenmill_engine_requests_waiting") == 0
-    assert server.metric("tokenmill_engine_kv_blocks", state="active") == 0

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,23 +20,40 @@ STOP_S = 120
 
 
 @dataclass(frozen=True)
-class Served:
-    """A running server. `model` is the name clients use."""
+class MetricsPage:
+    """What one scrape gave."""
 
-    url: str
-    model: str
-    process: subprocess.Popen[str]
+    text: str
 
-    def metric(self, name: str, **labels: str) -> float:
+    def sum(self, name: str, **labels: str) -> float:
         """Sum of a metric's samples whose labels match; 0 when there is none."""
-        with urllib.request.urlopen(f"{self.url}/metrics", timeout=30) as answer:  # noqa: S310  # loopback
-            text = answer.read().decode()
         total = 0.0
-        for line in text.splitlines():
+        for line in self.text.splitlines():
             match = re.fullmatch(rf"{re.escape(name)}(?:\{{(.*)\}})? (\S+)(?: .*)?", line)
             if match and all(f'{key}="{value}"' in (match[1] or "") for key, value in labels.items()):
                 total += float(match[2])
         return total
+
+
+@dataclass(frozen=True)
+class Served:
+    """A running server. `model` is the name clients use, `errors` where its standard error goes."""
+
+    url: str
+    model: str
+    process: subprocess.Popen[str]
+    errors: Path
+
+    def log(self) -> str:
+        """What it has logged so far."""
+        return self.errors.read_text(encoding="utf-8")
+
+    def metrics(self) -> MetricsPage:
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=30) as answer:  # noqa: S310  # loopback
+            return MetricsPage(answer.read().decode())
+
+    def metric(self, name: str, **labels: str) -> float:
+        return self.metrics().sum(name, **labels)
 
     def rss_bytes(self) -> int:
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
@@ -48,29 +66,36 @@ class Served:
 
 
 @contextlib.contextmanager
-def serving(model: Path, *arguments: str) -> Iterator[Served]:
-    """Starts `tokenmill serve`, waits until it is ready, and ends it by SIGTERM; a dirty end is an error."""
+def serving(model: Path, *arguments: str, optimized: bool = False) -> Iterator[Served]:
+    """Starts `tokenmill serve`, waits until it is ready, and ends it by SIGTERM; a dirty end is an error.
+
+    Args:
+        optimized: under `python -O`, where no `assert` is left.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TOKENMILL_")}
-    command = [PROGRAM, "serve", str(model), "--port", "0", "--json", *arguments]
-    process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=kept
-    )
-    with process:
-        try:
-            ready = _ready(process)
-            yield Served(ready["url"], ready["model"], process)
-            process.send_signal(signal.SIGTERM)
-            _, errors = process.communicate(timeout=STOP_S)
-            if process.returncode != 0 or "Traceback" in errors:
-                raise RuntimeError(f"the server ended with {process.returncode}: {errors}")
-        finally:
-            process.kill()
+    python = [sys.executable, "-O"] if optimized else []
+    command = [*python, PROGRAM, "serve", str(model), "--port", "0", "--json", *arguments]
+    with tempfile.NamedTemporaryFile(prefix="tokenmill-log-") as errors:
+        log = Path(errors.name)
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True, env=kept
+        )
+        with process:
+            try:
+                ready = _ready(process, log)
+                yield Served(ready["url"], ready["model"], process, log)
+                process.send_signal(signal.SIGTERM)
+                process.communicate(timeout=STOP_S)
+                if process.returncode != 0 or "Traceback" in log.read_text(encoding="utf-8"):
+                    raise RuntimeError(f"the server ended with {process.returncode}: {log.read_text()}")
+            finally:
+                process.kill()
 
 
-def _ready(process: subprocess.Popen[str]) -> dict[str, str]:
+def _ready(process: subprocess.Popen[str], log: Path) -> dict[str, str]:
     if process.stdout is not None:
         for line in process.stdout:
             event: dict[str, str] = json.loads(line)
             if event["event"] == "ready":
                 return event
-    raise RuntimeError(f"the server did not start: {process.stderr.read() if process.stderr else ''}")
+    raise RuntimeError(f"the server did not start: {log.read_text(encoding='utf-8')}")
