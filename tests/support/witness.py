@@ -85,9 +85,13 @@ class Witness:
         return [page.sum(name, **labels) for name, labels in GAUGES]
 
     def _warm(self) -> None:
-        """Has the server take, once, what it takes for good: every KV block, and what grammars need."""
+        """Has the server take, once, what it takes for good: every KV block, the largest step, a grammar."""
         ids = [[word + 100] * 500 for word in range(4)]
-        for body in ({"prompt": ids}, {"prompt": "x", "guided_regex": "[a-z]+"}):
+        for body in (
+            {"prompt": ids},
+            {"prompt": ids[0], "prompt_logprobs": 5},
+            {"prompt": "x", "guided_regex": "[a-z]+"},
+        ):
             answer = self._client.post(
                 "/v1/completions", json={"model": self._served.model, "max_tokens": 2, **body}
             )

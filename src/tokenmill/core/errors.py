@@ -1,12 +1,15 @@
 """Every failure a user can meet: one class a kind, with the HTTP status and the sentence they read.
 
 The sentence says what was wrong, which value, and what is allowed. It never holds a path of the
-server, an address, a class name or another caller's text.
+server, an address, a class name or another caller's text. It may quote what a caller or a file says, so it
+is made one printable line of bounded length here, whatever that was.
 """
 
 from __future__ import annotations
 
 from typing import ClassVar
+
+MAX_MESSAGE_CHARS = 1000
 
 
 class TokenmillError(Exception):
@@ -28,11 +31,20 @@ class TokenmillError(Exception):
     retry_after: ClassVar[int | None] = None
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = _one_line(message)
+        super().__init__(self.message)
         self.param = param
         if code is not None:
             self.code = code
+
+
+def _one_line(text: str) -> str:
+    if not text.isprintable():
+        text = "".join(
+            char if char.isprintable() else char.encode("unicode_escape").decode()
+            for char in text[:MAX_MESSAGE_CHARS]
+        )
+    return text if len(text) <= MAX_MESSAGE_CHARS else f"{text[: MAX_MESSAGE_CHARS - 3]}..."
 
 
 class InvalidRequest(TokenmillError):

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from tokenmill.core.errors import ModelFileError
 from tokenmill.models.data_file import DataFile
+
+# Half of an escaped pair, or one alone.
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def read_json_object(path: Path, limit: int) -> dict[str, object]:
@@ -28,10 +32,13 @@ def read_json_object(path: Path, limit: int) -> dict[str, object]:
 def parse_json_object(raw: bytes, label: str, *, unique_keys: bool = False) -> dict[str, object]:
     """
     Raises:
-        ModelFileError: not a JSON object in UTF-8, or (with `unique_keys`) one that repeats a key.
+        ModelFileError: not a JSON object in UTF-8, or one with a lone surrogate in it, which is no text, or
+            (with `unique_keys`) with a key twice.
     """
     try:
         value = json.loads(raw.decode(), object_pairs_hook=_refuse_repeats if unique_keys else None)
+        if _SURROGATE.search(raw) is not None:
+            json.dumps(value, ensure_ascii=False).encode()
     except _RepeatedKey as error:
         raise ModelFileError(f"{label}: {error.key[:80]!r} is listed twice") from None
     except (ValueError, RecursionError) as error:
