@@ -157,8 +157,8 @@ def test_a_client_that_leaves(attacked: Served, witness: Witness, name: str, how
     case = LEAVING[name]
     with connect(attacked) as connection:
         connection.sendall(case.sent)
-        if case.seen is not None:
-            until(lambda: case.seen(attacked, connection))
+        if (seen := case.seen) is not None:
+            until(lambda: seen(attacked, connection))
         if how == "stops sending":
             connection.shutdown(socket.SHUT_WR)
             witness.unharmed()  # it counts as having left

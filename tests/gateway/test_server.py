@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -269,6 +270,23 @@ code = run(
 )
 sys.exit(code)
 """
+
+
+async def test_connections_that_say_nothing_do_not_take_up_all_there_are() -> None:
+    usual, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    few = len(list(Path("/proc/self/fd").iterdir())) + 40  # noqa: ASYNC240  # no disk
+    resource.setrlimit(resource.RLIMIT_NOFILE, (few, most))
+    try:
+        gateway = make_gateway()
+        async with serving(gateway, drain_timeout=1) as (address, _):
+            port = int(address.rpartition(":")[2])
+            silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(few)]
+            async with httpx2.AsyncClient(base_url=address) as client:
+                assert (await client.post(CHAT, json=chat())).status_code == 200
+            for _, writer in silent:
+                writer.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (usual, most))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -94,7 +94,8 @@ def write_shards(folder: Path) -> Path:
     write_folder_model(folder)
     tensors = safetensors.torch.load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
-    names, index = sorted(tensors), {}
+    names = sorted(tensors)
+    index: dict[str, str] = {}
     for number, part in enumerate((names[::2], names[1::2]), start=1):
         file = f"model-{number:05}-of-00002.safetensors"
         safetensors.torch.save_file({name: tensors[name] for name in part}, folder / file)

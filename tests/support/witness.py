@@ -19,7 +19,7 @@ PROMPT = (
     f"The secret word of this week is {SECRET}, and nobody else may ever read it. When winter came they built "
     "small houses near the river, and the first thing that they did was to"
 )
-GAUGES = (
+GAUGES: tuple[tuple[str, dict[str, str]], ...] = (
     ("tokenmill_engine_requests_running", {}),
     ("tokenmill_engine_requests_waiting", {}),
     ("tokenmill_engine_inflight", {}),

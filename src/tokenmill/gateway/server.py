@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import resource
 import signal
 import socket
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -59,6 +60,7 @@ async def serve(
 
     Raises ConfigError when the address cannot be used.
     """
+    allow_connections()
     sockets = bind(host, port)
     server = HttpServer(app)
     stop, hurry = asyncio.Event(), asyncio.Event()
@@ -152,6 +154,15 @@ class HttpServer(uvicorn.Server):
         """Closes the listening sockets; open connections stay."""
         for server in self.servers:
             server.close()
+
+
+def allow_connections() -> None:
+    """Raises the limit of open files to what this process may have.
+
+    The usual 1,024 are soon taken up by connections that say nothing, and then nobody else gets one.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 @contextlib.contextmanager
