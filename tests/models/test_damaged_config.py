@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenmill.core.errors import ModelFileError
+from tokenmill.kernels.rotary import rotary_table
 from tokenmill.models.families import FAMILIES
 from tokenmill.models.hf_config import read_config, spec_from
 from tokenmill.models.hf_rope import KINDS
@@ -45,9 +46,9 @@ ROPE_KEYS = (
     *("original_max_position_embeddings", "partial_rotary_factor"),
 )
 VALUES: tuple[Any, ...] = (
-    *(None, True, False, "x", "silu", {}, {"a": 1}, [], [1], [1.0] * 8),
+    *(None, True, False, "x", "silu", {}, {"a": 1}, [], [1], [1.0] * 8, [1e-45] * 8, [1e-320] * 8),
     *(["full_attention"] * 3, ["sliding_attention"] * 3),
-    *(-1, 0, 1, 2, 3, 7, 16, 64, 10**400, 0.5, 4.0, 1 + 2**-52, 1e-320, 1e308, math.nan, math.inf),
+    *(-1, 0, 1, 2, 3, 7, 16, 64, 10**400, 0.5, 4.0, 1 + 2**-52, 1e-320, 1e-45, 1e308, math.nan, math.inf),
 )
 
 
@@ -74,4 +75,9 @@ def test_a_damaged_configuration_is_read_or_refused(tmp_path: Path) -> None:
         for rope in spec.ropes:
             for context in (1, spec.max_position):
                 assert len(inverse_frequencies(rope, context)) == rope.dim // 2
+            table = rotary_table(rope, 3)
+            assert bool(table.cos.isfinite().all() and table.sin.isfinite().all()), rope
+            assert rope.attention_factor > 1e-7  # no table of zeros
+        for layer in spec.layers:
+            assert 1e-7 < layer.scale < 1e7
     assert min(outcomes.values()) > 100  # the damage reaches both

@@ -29,6 +29,13 @@ def test_class_names_are_those_of_transformers() -> None:
             assert getattr(transformers, name).config_class.model_type in family.model_types
 
 
+def test_every_class_has_its_headless_one() -> None:
+    for family in FAMILIES:
+        loaded = {getattr(transformers, name).base_model_prefix for name in family.classes}
+        assert loaded == {"model"}
+        assert any(name.endswith("Model") for name in family.classes), family.classes
+
+
 def test_a_class_decides_before_a_model_type() -> None:
     assert family_of_class("Qwen3ForCausalLM", "llama").architecture == "qwen3"
     assert family_of_class("", "gemma3_text").architecture == "gemma3"

@@ -139,9 +139,10 @@ def test_llama3_scaling_comes_as_a_tensor_of_factors(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("factors", "message"),
     [
-        (np.ones(4, np.float32), "must hold 8 numbers above 0"),
-        (np.array([1] * 7 + [0], np.float32), "must hold 8 numbers above 0"),
-        (np.array([1] * 7 + [np.nan], np.float32), "must hold 8 numbers above 0"),
+        (np.ones(4, np.float32), "must hold 8 numbers from 1e-06 to 1e"),
+        (np.array([1] * 7 + [0], np.float32), "must hold 8 numbers from 1e-06 to 1e"),
+        (np.array([1] * 7 + [1e-45], np.float32), "must hold 8 numbers from 1e-06 to 1e"),
+        (np.array([1] * 7 + [np.nan], np.float32), "must hold 8 numbers from 1e-06 to 1e"),
         (np.ones((2, 4), np.float32), "must be a vector in F32"),
         (np.ones(8, np.float16), "must be a vector in F32"),
     ],
@@ -201,7 +202,8 @@ BAD_METADATA: dict[str, tuple[dict[str, Any], str]] = {
     "two head sizes": ({"llama.attention.value_length": (U32, 8)}, "value_length is 8; it must be 16"),
     "half a rotation": ({"llama.rope.dimension_count": (U32, 8)}, "dimension_count is 8; it must be 16"),
     "no epsilon": ({"llama.attention.layer_norm_rms_epsilon": None}, "rms_epsilon is missing"),
-    "epsilon of nothing": ({"llama.attention.layer_norm_rms_epsilon": (F32, 0.0)}, "a number above 0"),
+    "epsilon of nothing": ({"llama.attention.layer_norm_rms_epsilon": (F32, 0.0)}, "from 1e-12 to 1"),
+    "scores that vanish": ({"llama.attention.scale": (F32, 1e-45)}, "attention.scale is 1.4.*e-45"),
     "theta of no number": ({"llama.rope.freq_base": (F32, float("nan"))}, "freq_base is nan"),
     "theta without end": ({"llama.rope.freq_base": (F32, float("inf"))}, "freq_base is inf"),
     "another rope": ({"llama.rope.scaling.type": (STRING, "su")}, "one of none, linear, yarn, longrope"),
@@ -358,10 +360,8 @@ def test_a_number_only_doubles_hold_is_kept(tmp_path: Path) -> None:
     assert spec(tmp_path, {"llama.rope.freq_base": (F64, 1e300)}).layers[0].rope.theta == 1e300
 
 
-@pytest.mark.parametrize(("layers", "score_width"), [(26, 16), (62, 24)])
-def test_gemma3_divides_scores_by_a_heads_size_but_at_27b_by_the_width_of_a_head(
-    tmp_path: Path, layers: int, score_width: int
-) -> None:
+def gemma(tmp_path: Path, layers: int, **bases: float) -> ModelSpec:
+    """A header alone, with the bases of its rotary embeddings by key (two underscores are a dot)."""
     keys = {
         "gemma3.block_count": (U32, layers),
         "gemma3.context_length": (U32, 64),
@@ -371,23 +371,46 @@ def test_gemma3_divides_scores_by_a_heads_size_but_at_27b_by_the_width_of_a_head
         "gemma3.attention.key_length": (U32, 16),
         "gemma3.attention.layer_norm_rms_epsilon": (F32, 1e-6),
         "gemma3.attention.sliding_window": (U32, 8),
-        "gemma3.rope.freq_base": (F32, 1e6),
+        **{f"gemma3.rope.{name.replace('__', '.')}": (F32, base) for name, base in bases.items()},
     }
-    path = write_gguf(
-        tmp_path / "gemma.gguf",
-        {"token_embd.weight": np.zeros((VOCAB, 96), np.float32)},
-        keys,
-        None,
-        "gemma3",
-    )
+    embedding = {"token_embd.weight": np.zeros((VOCAB, 96), np.float32)}
+    path = write_gguf(tmp_path / "gemma.gguf", embedding, keys, None, "gemma3")
     header, files = open_parts(path)
-    found = spec_of(header, read_family(header, path.name), path.name)
-    files[0].close()
+    try:
+        return spec_of(header, read_family(header, path.name), path.name)
+    finally:
+        files[0].close()
+
+
+def bases_of(found: ModelSpec) -> tuple[set[float], set[float]]:
+    """Of layers that look at the whole context, and of those with a window."""
+    whole, local = (
+        {layer.rope.theta for layer in found.layers if bool(layer.window) == windowed}
+        for windowed in (False, True)
+    )
+    return whole, local
+
+
+@pytest.mark.parametrize(("layers", "score_width"), [(26, 16), (62, 24)])
+def test_gemma3_divides_scores_by_a_heads_size_but_at_27b_by_the_width_of_a_head(
+    tmp_path: Path, layers: int, score_width: int
+) -> None:
+    found = gemma(tmp_path, layers, freq_base=1e6)
     assert {layer.scale for layer in found.layers} == {score_width**-0.5}
     assert [n for n, layer in enumerate(found.layers) if layer.window is None] == list(range(5, layers, 6))
-    assert {layer.rope.theta for layer in found.layers if layer.window} == {10000.0}
-    assert {layer.rope.theta for layer in found.layers if not layer.window} == {1e6}
+    assert bases_of(found) == ({1e6}, {10000.0})
     assert found.embedding_scale == math.sqrt(96)
+
+
+def test_gemma3_files_made_by_ollama_call_the_bases_otherwise(tmp_path: Path) -> None:
+    assert bases_of(gemma(tmp_path, 6, global__freq_base=2e6)) == ({2e6}, {10000.0})
+    assert bases_of(gemma(tmp_path, 6, global__freq_base=2e6, local__freq_base=3e4)) == ({2e6}, {3e4})
+    assert bases_of(gemma(tmp_path, 6, freq_base=1e6, global__freq_base=2e6)) == ({1e6}, {10000.0})
+
+
+def test_gemma3_without_a_base_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match=r"gemma3\.rope\.freq_base is missing"):
+        gemma(tmp_path, 6)
 
 
 def test_another_architecture_is_refused_with_what_is_supported(tmp_path: Path) -> None:

@@ -276,10 +276,16 @@ BAD_CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "soft cap of logits": ({"final_logit_softcapping": 30.0}, "final_logit_softcapping is 30.0"),
     "both ways": ({"use_bidirectional_attention": True}, "use_bidirectional_attention is True"),
+    "not causal": ({"is_causal": False}, "is_causal is False; it must be true"),
+    "epsilon": ({"rms_norm_eps": 1e-320}, "rms_norm_eps is .*it must be a number from 1e-12 to 1"),
+    "scores": (
+        {"architectures": ["Gemma3TextModel"], "query_pre_attn_scalar": 1e-320},
+        "query_pre_attn_scalar is .*it must be a number from 9",
+    ),
     "shared experts": ({"n_shared_experts": 2}, "n_shared_experts is 2; it must be absent"),
     "architecture": (
         {"architectures": ["GPTNeoXForCausalLM"]},
-        "architecture 'GPTNeoXForCausalLM' is not supported; supported are LlamaForCausalLM, Mistral",
+        "architecture 'GPTNeoXForCausalLM' is not supported; supported are LlamaForCausalLM, LlamaModel, Mistral",
     ),
     "no architecture": ({"architectures": ..., "model_type": ...}, "architecture '' is not supported"),
     "architectures of numbers": ({"architectures": [3]}, "architectures is .*it must be a list of strings"),
@@ -366,6 +372,29 @@ def test_the_tensors_asked_for_are_those_transformers_saves(tmp_path: Path) -> N
         assert {tensor.name: tensor.shape for tensor in source.spec.tensors()} == saved
         assert {name: info.shape for name, info in source.weights.tensors.items()} == saved
         source.weights.close()
+
+
+@pytest.mark.parametrize("name", ["Llama", "Mistral", "Qwen2", "Qwen3", "Gemma3Text"])
+def test_a_model_saved_without_its_head_is_read(tmp_path: Path, name: str) -> None:
+    sizes = {
+        "hidden_size": 64,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "vocab_size": 50,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": None,
+    }
+    model = getattr(transformers, f"{name}Model")(getattr(transformers, f"{name}Config")(**sizes))
+    model.save_pretrained(tmp_path)
+    source = open_model(tmp_path)
+    saved = {f"model.{name}": tuple(values.shape) for name, values in model.state_dict().items()}
+    assert {name: info.shape for name, info in source.weights.tensors.items()} == saved
+    assert source.spec.tied_embeddings
+    source.weights.close()
 
 
 def test_a_bias_the_configuration_asks_for_must_be_there(tmp_path: Path) -> None:

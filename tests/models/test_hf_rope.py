@@ -201,11 +201,23 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "theta of yarn": ({"rope_type": "yarn", "factor": 4, "rope_theta": 1.0}, "rope_theta is 1.0; with yarn"),
     "short factors": (
         {"rope_type": "longrope", "short_factor": [1.0] * 15, "long_factor": [1.0] * 16},
-        "short_factor is .*it must be a list of 16 numbers above 0",
+        "short_factor is .*it must be a list of 16 numbers from 1e-06 to 1e",
     ),
     "long factors": (
         {"rope_type": "longrope", "short_factor": [1.0] * 16, "long_factor": [1.0] * 15 + [0]},
-        "long_factor is .*it must be a list of 16 numbers above 0",
+        "long_factor is .*it must be a list of 16 numbers from 1e-06 to 1e",
+    ),
+    "short factors next to 0": (
+        {"rope_type": "longrope", "short_factor": [1.0] * 15 + [1e-320], "long_factor": [1.0] * 16},
+        "short_factor is .*it must be a list of 16 numbers from 1e-06 to 1e",
+    ),
+    "amplitude": (
+        {"rope_type": "yarn", "factor": 4, "attention_factor": 1e-45},
+        "attention_factor is 1e-45; it must be a number from 1e-06 to 1e",
+    ),
+    "llama3": (
+        {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1e-320, "high_freq_factor": 4},
+        "low_freq_factor is .*it must be a number from 1e-06 to 1e",
     ),
     "layers": (
         {"full_attention": {"rope_type": "default"}},

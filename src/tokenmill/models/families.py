@@ -36,7 +36,8 @@ class Family:
 
     Attributes:
         architecture: key of `engine.models.BUILDERS`; families that compute alike share it.
-        classes: Hugging Face class names, as in `architectures`.
+        classes: Hugging Face class names, as in `architectures`; those without an output head too, as which
+            embedding models are often saved.
         model_types: `model_type`s, for a config.json without `architectures`. That of a `text_config` must be
             among them.
         gguf: `general.architecture` of its GGUF files; None where they are those of another family. A file
@@ -111,7 +112,7 @@ _QWEN: Mapping[str, object] = MappingProxyType(
 FAMILIES: tuple[Family, ...] = (
     Family(
         architecture="llama",
-        classes=("LlamaForCausalLM",),
+        classes=("LlamaForCausalLM", "LlamaModel"),
         model_types=("llama",),
         gguf="llama",
         absent={**_COMMON, "max_position_embeddings": 2048},
@@ -121,7 +122,7 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family(
         architecture="llama",
-        classes=("MistralForCausalLM", "Mistral3ForConditionalGeneration"),
+        classes=("MistralForCausalLM", "MistralModel", "Mistral3ForConditionalGeneration"),
         model_types=("mistral", "mistral3"),
         gguf=None,
         absent={
@@ -134,7 +135,7 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family(
         architecture="qwen2",
-        classes=("Qwen2ForCausalLM",),
+        classes=("Qwen2ForCausalLM", "Qwen2Model"),
         model_types=("qwen2",),
         gguf="qwen2",
         absent=_QWEN,
@@ -144,7 +145,7 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family(
         architecture="qwen3",
-        classes=("Qwen3ForCausalLM",),
+        classes=("Qwen3ForCausalLM", "Qwen3Model"),
         model_types=("qwen3",),
         gguf="qwen3",
         absent={**_QWEN, "head_dim": 128},
@@ -155,7 +156,7 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family(
         architecture="gemma3",
-        classes=("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"),
+        classes=("Gemma3ForCausalLM", "Gemma3TextModel", "Gemma3ForConditionalGeneration"),
         model_types=("gemma3_text", "gemma3"),
         gguf="gemma3",
         absent={
@@ -188,7 +189,7 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family(
         architecture="phi3",
-        classes=("Phi3ForCausalLM",),
+        classes=("Phi3ForCausalLM", "Phi3Model"),
         model_types=("phi3",),
         gguf="phi3",
         absent={
@@ -203,7 +204,7 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family(
         architecture="mixtral",
-        classes=("MixtralForCausalLM",),
+        classes=("MixtralForCausalLM", "MixtralModel"),
         model_types=("mixtral",),
         gguf="llama",
         absent={
@@ -227,7 +228,7 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family(
         architecture="qwen3_moe",
-        classes=("Qwen3MoeForCausalLM",),
+        classes=("Qwen3MoeForCausalLM", "Qwen3MoeModel"),
         model_types=("qwen3_moe",),
         gguf="qwen3moe",
         absent={

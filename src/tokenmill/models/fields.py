@@ -18,6 +18,10 @@ MAX_WIDTH = 1 << 20
 MAX_VOCAB = 1 << 24
 MAX_POSITION = 1 << 30
 MAX_IDS = 1024
+# Added to a mean square before its root; within float32.
+EPSILONS = (1e-12, 1.0)
+# What attention scores are multiplied by, or the root of what they are divided by.
+SCORE_FACTORS = (1 / MAX_WIDTH, float(MAX_WIDTH))
 
 
 class Fields:
@@ -81,12 +85,12 @@ class Fields:
             raise self.error(key, "a number above 0")
         return number
 
-    def positives(self, key: str, count: int) -> tuple[float, ...]:
-        """A list of `count` numbers above 0."""
+    def numbers(self, key: str, count: int, low: float, high: float) -> tuple[float, ...]:
+        """A list of `count` numbers."""
         value = self._get(key, None)
         numbers = tuple(map(_number, value)) if isinstance(value, list) else ()
-        if len(numbers) != count or not all(0 < number < math.inf for number in numbers):
-            raise self.error(key, f"a list of {count} numbers above 0")
+        if len(numbers) != count or not all(low <= number <= high for number in numbers):
+            raise self.error(key, f"a list of {count} numbers from {low:g} to {high:g}")
         return numbers
 
     def text(self, key: str, default: str | None = None) -> str:

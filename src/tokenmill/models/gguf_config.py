@@ -12,6 +12,7 @@ from tokenmill.core.request import Pooling
 from tokenmill.models.end_tokens import gguf_ends
 from tokenmill.models.families import Family, family_of_gguf
 from tokenmill.models.fields import (
+    EPSILONS,
     MAX_EXPERTS,
     MAX_EXPERTS_IN_ALL,
     MAX_HEADS,
@@ -19,11 +20,11 @@ from tokenmill.models.fields import (
     MAX_POSITION,
     MAX_VOCAB,
     MAX_WIDTH,
+    SCORE_FACTORS,
     Fields,
 )
 from tokenmill.models.gguf import GgufHeader
-from tokenmill.models.gguf_rope import longest_context, read_rope, single
-from tokenmill.models.rope import THETAS
+from tokenmill.models.gguf_rope import freq_base, longest_context, read_rope, single
 from tokenmill.models.spec import ExpertsSpec, LayerSpec, ModelSpec, RopeSpec
 
 # Features by their key, and the value that leaves them off: another one would be computed otherwise.
@@ -69,8 +70,8 @@ class _File:
     def integer(self, name: str, low: int, high: int, default: int | None = None) -> int:
         return self.fields.integer(self.key(name), low, high, default)
 
-    def number(self, name: str, default: float | None = None) -> float:
-        value = self.fields.positive(self.key(name), default)
+    def number(self, name: str, low: float, high: float, default: float | None = None) -> float:
+        value = self.fields.number(self.key(name), low, high, default)
         return single(value) if self.key(name) in self.fields else value
 
     def wrong(self, name: str, allowed: str) -> ModelFileError:
@@ -106,7 +107,8 @@ def spec_of(header: GgufHeader, family: Family, label: str) -> ModelSpec:
     hidden = file.integer("embedding_length", 1, MAX_WIDTH)
     context = file.integer("context_length", 1, MAX_POSITION)
     head_dim = _head_dim(file, hidden)
-    rope = read_rope(file.fields, header, file.key(""), _rotated(file, head_dim), context)
+    dim = _rotated(file, head_dim)
+    rope = read_rope(file.fields, header, file.key(""), dim, context, local=family.local_rope)
     max_position = longest_context(rope, context)
     bos = file.fields.token_ids("tokenizer.ggml.bos_token_id", vocab_size)
     return ModelSpec(
@@ -114,7 +116,7 @@ def spec_of(header: GgufHeader, family: Family, label: str) -> ModelSpec:
         vocab_size=vocab_size,
         hidden=hidden,
         layers=_with_windows(file, _layers(file, hidden, head_dim, rope), max_position),
-        norm_eps=file.number("attention.layer_norm_rms_epsilon"),
+        norm_eps=file.number("attention.layer_norm_rms_epsilon", *EPSILONS),
         max_position=max_position,
         tied_embeddings=not file.holds("output.weight"),
         embedding_scale=math.sqrt(hidden) if family.scaled_embeddings else 1.0,
@@ -176,7 +178,8 @@ def _layers(file: _File, hidden: int, head_dim: int, rope: RopeSpec) -> list[Lay
         width = file.key("feed_forward_length")
     intermediate = file.fields.integers(width, count, 1, MAX_WIDTH)
     by_width = family.score_key == "query_pre_attn_scalar" and count == _GEMMA3_27B_LAYERS
-    scale = file.number("attention.scale", (hidden / heads[0] if by_width else head_dim) ** -0.5)
+    by_default = (hidden / heads[0] if by_width else head_dim) ** -0.5
+    scale = file.number("attention.scale", *SCORE_FACTORS, by_default)
     return [
         LayerSpec(
             heads=heads[n],
@@ -216,8 +219,7 @@ def _with_windows(file: _File, layers: list[LayerSpec], max_position: int) -> tu
         return tuple(layers)
     rope = layers[0].rope
     if file.family.local_rope:
-        theta = file.fields.number(file.key("rope.freq_base_swa"), *THETAS, _LOCAL_THETA)
-        rope = RopeSpec(single(theta), rope.dim)
+        rope = RopeSpec(freq_base(file.fields, file.key("rope.freq_base_swa"), _LOCAL_THETA), rope.dim)
     seen = window if window < max_position else None
     return tuple(
         replace(layer, rope=rope, window=seen) if local else layer

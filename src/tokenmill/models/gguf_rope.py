@@ -12,35 +12,37 @@ import struct
 from tokenmill.core.errors import ModelFileError
 from tokenmill.models.fields import MAX_POSITION, MAX_WIDTH, Fields
 from tokenmill.models.gguf import GgufHeader
-from tokenmill.models.rope import THETAS
+from tokenmill.models.rope import FACTORS, THETAS, TURNS
 from tokenmill.models.spec import RopeSpec
 
 FREQUENCIES, SHORT, LONG = "rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight"
 _KINDS = ("none", "linear", "yarn", "longrope")
+# Keys below the architecture's name.
+_OLLAMA = {"rope.freq_base": "rope.global.freq_base", "rope.freq_base_swa": "rope.local.freq_base"}
 _MAX_FACTORS = MAX_WIDTH // 2
-# Turns between which yarn blends; what is used are 32 and 1.
-_TURNS = (1e-3, 1e3)
-# Factors a file may ask for, on frequencies or on cosines and sines.
-_FACTORS = (1e-6, 1e6)
 
 
-def read_rope(fields: Fields, header: GgufHeader, at: str, dim: int, context: int) -> RopeSpec:
+def read_rope(
+    fields: Fields, header: GgufHeader, at: str, dim: int, context: int, *, local: bool = False
+) -> RopeSpec:
     """The rotary embedding of layers that look at the whole context.
 
     Args:
         at: start of the keys, the architecture's name and a dot.
         dim: components of a head that are rotated.
         context: the file's context length, in tokens.
+        local: the other layers have a rotary embedding of their own; files of such families always say both
+            bases or this one.
 
     Raises:
         ModelFileError: a kind or a combination that is not supported, or an unusable number.
     """
-    theta = single(fields.number(at + "rope.freq_base", *THETAS, 10000.0))
+    theta = freq_base(fields, at + "rope.freq_base", None if local else 10000.0)
     kind = fields.text(at + "rope.scaling.type", "none")
     if kind not in _KINDS:
         raise fields.error(at + "rope.scaling.type", f"one of {', '.join(_KINDS)}")
     original = fields.integer(at + "rope.scaling.original_context_length", 1, MAX_POSITION, context)
-    amplitude = single(fields.number(at + "rope.scaling.attn_factor", *_FACTORS, 1.0))
+    amplitude = single(fields.number(at + "rope.scaling.attn_factor", *FACTORS, 1.0))
     linear = _linear_factor(fields, at, kind)
     if SHORT in header.tensors or LONG in header.tensors:
         _refuse_twice(fields.label, SHORT, kind not in ("none", "longrope") or linear != 1)
@@ -66,6 +68,19 @@ def read_rope(fields: Fields, header: GgufHeader, at: str, dim: int, context: in
     return RopeSpec(theta, dim, attention_factor=amplitude)
 
 
+def freq_base(fields: Fields, key: str, default: float | None) -> float:
+    """The base under a key, or under the name that Gemma 3 files made by Ollama have for it.
+
+    Raises:
+        ModelFileError: an unusable base, or none where there is no default.
+    """
+    other = _OLLAMA.get(key.partition(".")[2])
+    if other is not None and key not in fields:
+        other = f"{key.partition('.')[0]}.{other}"
+        key = other if other in fields else key
+    return single(fields.number(key, *THETAS, default))
+
+
 def longest_context(rope: RopeSpec, context: int) -> int:
     """Tokens the model was made for: a file may state the context before yarn extends it."""
     if rope.kind != "yarn":
@@ -89,25 +104,25 @@ def _float32(value: float) -> float:
 
 def _linear_factor(fields: Fields, at: str, kind: str) -> float:
     if kind == "linear":
-        return single(fields.number(at + "rope.scaling.factor", *_FACTORS))
+        return single(fields.number(at + "rope.scaling.factor", *FACTORS))
     if kind == "none" and at + "rope.scale_linear" in fields:
-        return single(fields.number(at + "rope.scale_linear", *_FACTORS))
+        return single(fields.number(at + "rope.scale_linear", *FACTORS))
     return 1.0
 
 
 def _yarn(fields: Fields, at: str, rope: RopeSpec, original: int, amplitude: float) -> RopeSpec:
     at += "rope.scaling."
-    factor = single(fields.number(at + "factor", *_FACTORS))
+    factor = single(fields.number(at + "factor", *FACTORS))
     if rope.theta <= 1:
         raise ModelFileError(f"{fields.label}: yarn needs a freq_base above 1, not {rope.theta}")
     for key, neutral in (("yarn_ext_factor", 1.0), ("yarn_log_multiplier", 0.0)):
         if fields.get(at + key) not in (None, neutral):
             raise fields.error(at + key, f"{neutral}; others are not supported")
-    fast = single(fields.number(at + "yarn_beta_fast", *_TURNS, 32.0))
-    slow = single(fields.number(at + "yarn_beta_slow", *_TURNS, 1.0))
+    fast = single(fields.number(at + "yarn_beta_fast", *TURNS, 32.0))
+    slow = single(fields.number(at + "yarn_beta_slow", *TURNS, 1.0))
     given = 0.1 * math.log(max(factor, 1.0)) + 1.0  # YaRN, section 3.4
     if at + "yarn_attn_factor" in fields:
-        given = single(fields.number(at + "yarn_attn_factor", *_FACTORS))
+        given = single(fields.number(at + "yarn_attn_factor", *FACTORS))
     return RopeSpec(
         rope.theta,
         rope.dim,
@@ -131,9 +146,10 @@ def _read_factors(header: GgufHeader, name: str, dim: int, label: str) -> tuple[
         )
     raw = bytearray(tensor.nbytes)
     tensor.file.read_into(memoryview(raw), tensor.offset)
+    low, high = FACTORS
     factors: tuple[float, ...] = struct.unpack(f"<{tensor.shape[0]}f", raw)
-    if len(factors) != dim // 2 or not all(0 < factor < math.inf for factor in factors):
-        raise ModelFileError(f"{label}: {name} must hold {dim // 2} numbers above 0")
+    if len(factors) != dim // 2 or not all(low <= factor <= high for factor in factors):
+        raise ModelFileError(f"{label}: {name} must hold {dim // 2} numbers from {low:g} to {high:g}")
     return factors
 
 

@@ -10,7 +10,16 @@ from typing import Literal
 
 from tokenmill.models.end_tokens import declared_ids
 from tokenmill.models.families import Family, family_of_class
-from tokenmill.models.fields import MAX_HEADS, MAX_LAYERS, MAX_POSITION, MAX_VOCAB, MAX_WIDTH, Fields
+from tokenmill.models.fields import (
+    EPSILONS,
+    MAX_HEADS,
+    MAX_LAYERS,
+    MAX_POSITION,
+    MAX_VOCAB,
+    MAX_WIDTH,
+    SCORE_FACTORS,
+    Fields,
+)
 from tokenmill.models.hf_layers import experts_of_layers, sliding_layers
 from tokenmill.models.hf_rope import read_rope, served_positions
 from tokenmill.models.json_file import read_json_object
@@ -60,6 +69,8 @@ def read_config(folder: Path) -> ModelConfig:
     listed = whole.strings("architectures")
     family = family_of_class(listed[0] if listed else "", whole.text("model_type", ""))
     text = _text_part(whole, family).filled(family.absent, nullable=_NULLABLE)
+    if not text.flag("is_causal", True):
+        raise text.error("is_causal", "true: tokens that look at later ones are not supported")
     for key in UNSUPPORTED:
         if text.get(key):
             raise text.error(key, "absent: it is not supported")
@@ -92,7 +103,7 @@ def spec_from(config: ModelConfig, *, has_lm_head: bool) -> ModelSpec:
         vocab_size=vocab_size,
         hidden=hidden,
         layers=layers,
-        norm_eps=text.positive("rms_norm_eps"),
+        norm_eps=text.number("rms_norm_eps", *EPSILONS),
         max_position=max_position,
         tied_embeddings=text.flag("tie_word_embeddings", False) or not has_lm_head,
         embedding_scale=math.sqrt(hidden) if family.scaled_embeddings else 1.0,
@@ -119,7 +130,7 @@ def _layers(text: Fields, family: Family) -> tuple[tuple[LayerSpec, ...], int]:
             kv_heads=kv_heads,
             head_dim=head_dim,
             intermediate=text.integer(width, 1, MAX_WIDTH),
-            scale=text.positive(family.score_key, head_dim) ** -0.5,
+            scale=text.number(family.score_key, *SCORE_FACTORS, head_dim) ** -0.5,
             rope=local if slides else rope,
             window=window if slides else None,
             qkv_bias=configured or family.biases == "qkv",

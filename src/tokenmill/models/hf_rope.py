@@ -9,13 +9,10 @@ from tokenmill.core.bounds import show
 from tokenmill.core.errors import ModelFileError
 from tokenmill.models.families import Family
 from tokenmill.models.fields import MAX_POSITION, Fields
-from tokenmill.models.rope import THETAS, longrope_attention_factor, yarn_attention_factor
+from tokenmill.models.rope import FACTORS, THETAS, TURNS, longrope_attention_factor, yarn_attention_factor
 from tokenmill.models.spec import RopeSpec
 
 KINDS = ("default", "linear", "dynamic", "yarn", "llama3", "longrope")
-MAX_FACTOR = 1e6
-# Turns between which yarn blends; what is used are 32 and 1.
-_TURNS = (1e-3, 1e3)
 
 
 def read_rope(
@@ -79,7 +76,7 @@ class _Source:
     max_position: int
 
     def factor(self, default: float | None = None) -> float:
-        return self.scaling.number("factor", 1 / MAX_FACTOR, MAX_FACTOR, default)
+        return self.scaling.number("factor", *FACTORS, default)
 
     def original(self) -> int:
         """Positions before scaling. Phi-3 has them beside the other keys, and there they count first."""
@@ -129,7 +126,7 @@ def _yarn(source: _Source) -> RopeSpec:
     if source.theta <= 1:
         raise ModelFileError(f"config.json: rope_theta is {source.theta}; with yarn it must be above 1")
     factor = source.factor(source.max_position / original)
-    mscale, mscale_all_dim = (scaling.number(k, 0, MAX_FACTOR, 0.0) for k in ("mscale", "mscale_all_dim"))
+    mscale, mscale_all_dim = (scaling.number(k, 0, FACTORS[1], 0.0) for k in ("mscale", "mscale_all_dim"))
     by_default = yarn_attention_factor(factor, mscale, mscale_all_dim)
     return RopeSpec(
         source.theta,
@@ -137,16 +134,16 @@ def _yarn(source: _Source) -> RopeSpec:
         "yarn",
         factor=factor,
         original_max_position=original,
-        attention_factor=scaling.positive("attention_factor", by_default),
-        beta_fast=scaling.number("beta_fast", *_TURNS, 32.0),
-        beta_slow=scaling.number("beta_slow", *_TURNS, 1.0),
+        attention_factor=scaling.number("attention_factor", *FACTORS, by_default),
+        beta_fast=scaling.number("beta_fast", *TURNS, 32.0),
+        beta_slow=scaling.number("beta_slow", *TURNS, 1.0),
         truncate=scaling.flag("truncate", True),
     )
 
 
 def _llama3(source: _Source) -> RopeSpec:
     scaling = source.scaling
-    low, high = scaling.positive("low_freq_factor"), scaling.positive("high_freq_factor")
+    low, high = (scaling.number(f"{end}_freq_factor", *FACTORS) for end in ("low", "high"))
     if low >= high:
         raise scaling.error("low_freq_factor", f"below high_freq_factor, {high}")
     return RopeSpec(
@@ -168,7 +165,7 @@ def _longrope(source: _Source) -> RopeSpec:
         source.dim,
         "longrope",
         original_max_position=original,
-        factors=scaling.positives("short_factor", pairs),
-        long_factors=scaling.positives("long_factor", pairs),
-        attention_factor=scaling.positive("attention_factor", by_default),
+        factors=scaling.numbers("short_factor", pairs, *FACTORS),
+        long_factors=scaling.numbers("long_factor", pairs, *FACTORS),
+        attention_factor=scaling.number("attention_factor", *FACTORS, by_default),
     )

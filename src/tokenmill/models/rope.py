@@ -8,6 +8,10 @@ from tokenmill.models.spec import RopeSpec
 
 # Bases a file may ask for; below 1 a power leaves the range of a float.
 THETAS = (1.0, 1e300)
+# Factors a file may ask for: on frequencies, on cosines and sines, and between numbers of turns.
+FACTORS = (1e-6, 1e6)
+# Turns between which yarn blends; what is used are 32 and 1.
+TURNS = (1e-3, 1e3)
 
 
 def inverse_frequencies(rope: RopeSpec, context: int) -> list[float]:
