@@ -229,6 +229,62 @@ def test_a_revision_has_a_place_of_its_own(tiny: Hub, tmp_path: Path) -> None:
     assert [model.name for model in installed(tmp_path)] == ["org/tiny", "org/tiny@v1"]
 
 
+def test_files_fetched_before_the_repository_moved_stay(tiny: Hub, tmp_path: Path) -> None:
+    moved = "c3" * 20
+    files = {"tiny.Q4_0.gguf": b"four", "tiny.Q8_0.gguf": b"eight"}
+    tiny.publish(files)
+    four = get("org/tiny:tiny.Q4_0.gguf", tmp_path)
+    tiny.publish({name: b"new " + content for name, content in files.items()}, commit=moved)
+    eight = get("org/tiny:tiny.Q8_0.gguf", tmp_path)
+    assert (four.read_bytes(), eight.read_bytes()) == (b"four", b"new eight")
+    tiny.server.seen.clear()
+    assert get("org/tiny:tiny.Q4_0.gguf", tmp_path) == four
+    assert get("org/tiny:tiny.Q8_0.gguf", tmp_path) == eight
+    assert tiny.server.seen == []
+    assert [(model.name, model.path) for model in installed(tmp_path)] == [
+        ("org/tiny:tiny.Q4_0.gguf", four),
+        ("org/tiny:tiny.Q8_0.gguf", eight),
+    ]
+
+
+def test_a_commit_nothing_names_any_more_is_removed(tiny: Hub, tmp_path: Path) -> None:
+    moved = "c3" * 20
+    folder = get("org/tiny", tmp_path)
+    (folder / "config.json").unlink()
+    tiny.publish(FILES, commit=moved)
+    assert get("org/tiny", tmp_path).parent.name == moved
+    assert not folder.parent.exists()
+    assert [model.name for model in installed(tmp_path)] == ["org/tiny"]
+
+
+def test_a_commit_another_revision_names_is_kept(tiny: Hub, tmp_path: Path) -> None:
+    tiny.publish(FILES, revision="v1")
+    kept = get("org/tiny@v1", tmp_path)
+    get("org/tiny", tmp_path)
+    (kept / "config.json").unlink()
+    tiny.publish(FILES, commit="c3" * 20)
+    get("org/tiny", tmp_path)
+    assert (kept / "model.safetensors").read_bytes() == WEIGHTS
+
+
+def test_a_lone_file_that_came_with_its_repository_is_there_by_name_too(tiny: Hub, tmp_path: Path) -> None:
+    tiny.publish({"tiny.Q4_0.gguf": b"four"})
+    file = get("org/tiny", tmp_path)
+    tiny.server.seen.clear()
+    assert get("org/tiny:tiny.Q4_0.gguf", tmp_path) == file
+    assert tiny.server.seen == []
+
+
+def test_a_ref_that_cannot_be_read_is_none(tiny: Hub, tmp_path: Path) -> None:
+    folder = get("org/tiny", tmp_path)
+    ref = tmp_path / "hub" / "org--tiny" / "refs" / "main"
+    for text in ("", "{", "[]", "7", '{"": 7}', '{"": "../../x"}'):
+        ref.write_text(text)
+        assert installed(tmp_path) == []
+        assert get("org/tiny", tmp_path) == folder
+    assert tiny.fetched.count("model.safetensors") == 1
+
+
 @pytest.mark.parametrize(
     ("files", "message"),
     [

@@ -68,7 +68,11 @@ class Model:
         self.folder.mkdir(parents=True)
         self.mounts = {str(root / "share"): kind, str(self.home): home_kind}
         self.progress: list[Progress] = []
-        for name in ("model.safetensors", "config.json", "readme.md", "pytorch_model.bin", "tokenizer.model"):
+        (self.folder / "1_Pooling").mkdir()
+        for name in (
+            *("model.safetensors", "config.json", "tokenizer.model", "1_Pooling/config.json"),
+            *("readme.md", "pytorch_model.bin", "consolidated.safetensors", "1_Pooling/other.json"),
+        ):
             (self.folder / name).write_bytes(name.encode() * 1000)
 
     def local(self, path: Path | None = None) -> Path:
@@ -86,9 +90,10 @@ def test_a_folder_on_the_network_is_copied_as_far_as_it_is_read(tmp_path: Path) 
     copy = model.local()
     assert copy.is_relative_to(model.home)
     assert copy.name == "tiny"
-    assert sorted(file.name for file in copy.iterdir()) == ["config.json", "model.safetensors"]
-    for file in copy.iterdir():
-        assert file.read_bytes() == (model.folder / file.name).read_bytes()
+    copied = sorted(file.relative_to(copy).as_posix() for file in copy.rglob("*") if file.is_file())
+    assert copied == ["1_Pooling/config.json", "config.json", "model.safetensors", "tokenizer.model"]
+    for name in copied:
+        assert (copy / name).read_bytes() == (model.folder / name).read_bytes()
     assert {step.phase for step in model.progress} == {"copy"}
     assert model.progress[-1].done_bytes == model.progress[-1].total_bytes
 

@@ -9,11 +9,10 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from tokenmill.core.bounds import show
 from tokenmill.core.errors import ModelFileError
-from tokenmill.models.end_tokens import gguf_ends
+from tokenmill.models.end_tokens import CONTROL, gguf_ends
 from tokenmill.models.fields import Fields
 from tokenmill.models.gguf_splits import Split, split_of
 from tokenmill.models.gguf_vocabulary import (
-    CONTROL,
     MAX_MERGES,
     NORMAL,
     UNKNOWN,

@@ -1,7 +1,9 @@
 """Models from a hub that speaks the Hugging Face protocol.
 
-Layout in the home: hub/ORG--NAME/COMMIT/NAME/files, and hub/ORG--NAME/refs/REVISION naming the commit, so
-that a model once fetched loads without the network.
+Layout in the home: hub/ORG--NAME/COMMIT/NAME/files, and hub/ORG--NAME/refs/REVISION, so that a model once
+fetched loads without the network. A ref is a JSON object that names the commit of each thing fetched at the
+revision: of a GGUF file by its name, of the whole repository by the empty one. Things fetched at different
+times may be of different commits; a commit that no ref names is removed.
 """
 
 from __future__ import annotations
@@ -10,23 +12,23 @@ import fnmatch
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeGuard
 from urllib.parse import quote, unquote
 
 from tokenmill.core.bounds import show
 from tokenmill.core.errors import DownloadError, UnknownModel
 from tokenmill.models.download import Remote, fetch
 from tokenmill.models.files import OnProgress, make_folder, need_room, only_one, settle
+from tokenmill.models.folder_layout import files_read
 from tokenmill.models.gguf_parts import part_names
-from tokenmill.models.pooling_files import POOLING
 
 API_SECONDS = 30.0
 MANIFEST = "tokenmill-files.json"
 
-# Never pickles (*.bin, *.pt, *.pth) and never code: both run when they are read.
-_ALLOWED = ("*.safetensors", "*.json", "*.jinja")
 _PART = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}"
 _FILE_NAME = re.compile(
     r"[A-Za-z0-9_][A-Za-z0-9_. +=()\[\]-]{0,199}(/[A-Za-z0-9_][A-Za-z0-9_. +=()\[\]-]{0,199}){0,3}"
@@ -89,18 +91,20 @@ def installed(home: Path) -> Iterator[tuple[str, Path, int]]:
         folder, revision = ref.parent.parent, unquote(ref.name)
         repo = folder.name.replace("--", "/", 1)
         tail = "" if revision == "main" else f"@{revision}"
-        whole = HubModel(repo, None, revision)
-        path = _present(whole, folder)
-        if path is not None and path.is_dir():
-            yield f"{repo}{tail}", path, sum(file.stat().st_size for file in path.iterdir() if file.is_file())
-        place = _place(whole, folder, _read(ref))
-        files = sorted(place.rglob("*.gguf"))
-        later = {file.with_name(name) for file in files for name in part_names(file.name)[1:]}
-        for file in files:
-            parts = [file.with_name(name) for name in part_names(file.name)]
-            if file not in later and all(part.is_file() for part in parts):
-                size = sum(part.stat().st_size for part in parts)
-                yield f"{repo}:{file.relative_to(place).as_posix()}{tail}", file, size
+        found: dict[Path, tuple[str, int]] = {}
+        for wanted, commit in sorted(_commits(ref).items()):
+            model = HubModel(repo, wanted or None, revision)
+            path = _present(model, folder)
+            if path is None:
+                continue
+            if path.is_dir():
+                parts, name = [file for file in path.iterdir() if file.is_file()], repo
+            else:
+                parts = [path.with_name(part) for part in part_names(path.name)]
+                name = f"{repo}:{path.relative_to(_place(model, folder, commit)).as_posix()}"
+            found[path] = (f"{name}{tail}", sum(file.stat().st_size for file in parts))
+        for path, (name, size) in found.items():
+            yield name, path, size
 
 
 def choose(model: HubModel, listed: Sequence[HubFile]) -> list[HubFile]:
@@ -120,18 +124,10 @@ def choose(model: HubModel, listed: Sequence[HubFile]) -> list[HubFile]:
                 f"{model.repo} has no file {show(model.file)}{whole}; it has {_names(safe, '*.gguf')}"
             )
         return chosen
-    top = [file for file in safe if "/" not in file.name]
-    # Some repositories hold the same weights twice, in another project's layout.
-    standard = [file for file in top if fnmatch.fnmatchcase(file.name, "model*.safetensors")]
-    weights = standard or [file for file in top if file.name.endswith(".safetensors")]
-    if weights:
-        others = [file for file in top if not file.name.endswith(".safetensors") and _allowed(file.name)]
-        pooling = [file for file in safe if file.name == POOLING]
-        # Read only where there is no tokenizer.json; most repositories have both.
-        pieces = [file for file in top if file.name == "tokenizer.model"]
-        if any(file.name == "tokenizer.json" for file in others):
-            pieces = []
-        return others + pieces + pooling + weights
+    by_name = {file.name: file for file in safe}
+    wanted = files_read(by_name)
+    if wanted:
+        return [by_name[name] for name in wanted]
     gguf = [file for file in safe if file.name.endswith(".gguf")]
     if gguf and _is_one_model([file.name for file in gguf]):
         return gguf
@@ -149,23 +145,24 @@ def _is_one_model(gguf: Sequence[str]) -> bool:
     return set(gguf) == set(part_names(min(gguf)))
 
 
-def _allowed(name: str) -> bool:
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in _ALLOWED)
-
-
 def _names(files: Sequence[HubFile], pattern: str) -> str:
     names = [file.name for file in files if fnmatch.fnmatchcase(file.name, pattern)]
     return ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "") or "none"
 
 
 def _present(model: HubModel, folder: Path) -> Path | None:
-    commit = _read(folder / "refs" / quote(model.revision, safe=""))
+    commits = _commits(_ref(model, folder))
+    if model.file is not None:
+        # The whole repository may hold it too, when the file is all there is.
+        for commit in filter(None, (commits.get(model.file), commits.get(""))):
+            place = _place(model, folder, commit)
+            if all((place / name).is_file() for name in part_names(model.file)):
+                return place / model.file
+        return None
+    commit = commits.get("", "")
     if not commit:
         return None
     place = _place(model, folder, commit)
-    if model.file is not None:
-        whole = all((place / name).is_file() for name in part_names(model.file))
-        return place / model.file if whole else None
     try:
         manifest = json.loads(_read(place / MANIFEST) or "{}")
         whole = bool(manifest) and all(
@@ -182,6 +179,33 @@ def _present(model: HubModel, folder: Path) -> Path | None:
 def _place(model: HubModel, folder: Path, commit: str) -> Path:
     # The last part is what the model will be called by whoever opens the folder.
     return folder / commit / model.repo.partition("/")[2]
+
+
+def _ref(model: HubModel, folder: Path) -> Path:
+    return folder / "refs" / quote(model.revision, safe="")
+
+
+def _commits(ref: Path) -> dict[str, str]:
+    """The commit of each thing fetched at a revision; nothing where the ref cannot be read."""
+    try:
+        named = json.loads(_read(ref) or "{}")
+    except ValueError:
+        return {}
+    if not isinstance(named, dict):
+        return {}
+    return {wanted: commit for wanted, commit in named.items() if _is_commit(commit)}
+
+
+def _is_commit(text: object) -> TypeGuard[str]:
+    return isinstance(text, str) and re.fullmatch(r"[0-9a-f]{40,64}", text) is not None
+
+
+def _remove_unnamed(folder: Path) -> None:
+    """Removes the commits that no ref names. Files that are open stay readable."""
+    named = {commit for ref in (folder / "refs").iterdir() for commit in _commits(ref).values()}
+    for place in folder.iterdir():
+        if _is_commit(place.name) and place.name not in named:
+            shutil.rmtree(place, ignore_errors=True)
 
 
 def _read(path: Path) -> str:
@@ -218,7 +242,9 @@ def _fetch(model: HubModel, folder: Path, progress: OnProgress) -> Path:
         _write(
             place / MANIFEST, json.dumps({file.name: (place / file.name).stat().st_size for file in chosen})
         )
-    _write(folder / "refs" / quote(model.revision, safe=""), commit)
+    ref = _ref(model, folder)
+    _write(ref, json.dumps({**_commits(ref), model.file or "": commit}))
+    _remove_unnamed(folder)
     present = _present(model, folder)
     if present is None:
         raise DownloadError(f"{model.repo} changed on disk while it was fetched; try again")
@@ -241,7 +267,7 @@ def _list(model: HubModel, endpoint: str | None, token: str | None) -> tuple[str
         raise UnknownModel(f"{model.repo} has no revision {show(model.revision)}") from None
     except Exception as error:  # which client the hub library uses, and so what it raises, differs by version
         raise DownloadError(f"the hub could not be asked for {model.repo}: {str(error)[:300]}") from None
-    if not info.sha or not re.fullmatch(r"[0-9a-f]{40,64}", info.sha):
+    if not _is_commit(info.sha):
         raise DownloadError(f"the hub names no commit for {model.repo}")
     listed = [
         HubFile(file.rfilename, file.size, sha256=file.lfs.sha256)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import fnmatch
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tokenmill.core.errors import DownloadError
 from tokenmill.models.files import CHUNK_BYTES, Meter, OnProgress, make_folder, need_room, only_one
+from tokenmill.models.folder_layout import files_read
 from tokenmill.models.gguf_parts import part_names
-
-# The files of a model folder this program reads; everything else stays where it is.
-MODEL_FILES = ("*.safetensors", "*.json", "*.jinja", "*.gguf")
+from tokenmill.models.pooling_files import POOLING
 
 _NETWORK = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "lustre", "glusterfs", "beegfs", "afs", "gpfs"}
@@ -69,7 +67,7 @@ def local(
     table = mounts()
     real = path.resolve()
     files = _model_files(path)
-    network = any(is_network(filesystem_of(file.resolve(), table)) for file in files) or is_network(
+    network = any(is_network(filesystem_of(file.resolve(), table)) for file in files.values()) or is_network(
         filesystem_of(real, table)
     )
     if not files or not network or is_network(filesystem_of(home.resolve(), table)):
@@ -94,24 +92,27 @@ def _unescape(field: str) -> str:
     return field
 
 
-def _model_files(path: Path) -> Sequence[Path]:
+def _model_files(path: Path) -> dict[str, Path]:
+    """The files of a model by their names below its folder."""
     if path.is_file():
-        parts = [path.with_name(name) for name in part_names(path.name)]
-        return [part for part in parts if part.is_file()]
-    names = sorted(item for item in path.iterdir() if item.is_file())
-    return [item for item in names if any(fnmatch.fnmatchcase(item.name, pattern) for pattern in MODEL_FILES)]
+        parts = {name: path.with_name(name) for name in part_names(path.name)}
+        return {name: part for name, part in parts.items() if part.is_file()}
+    names = sorted(item.name for item in path.iterdir() if item.is_file())
+    if (path / POOLING).is_file():
+        names.append(POOLING)
+    return {name: path / name for name in files_read(names)}
 
 
-def _state(files: Sequence[Path]) -> str:
+def _state(files: Mapping[str, Path]) -> str:
     digest = hashlib.blake2b(digest_size=8)
-    for file in files:
+    for name, file in files.items():
         facts = file.stat()
-        digest.update(os.fsencode(f"{file.name}\0{facts.st_size}\0{facts.st_mtime_ns}\0"))
+        digest.update(os.fsencode(f"{name}\0{facts.st_size}\0{facts.st_mtime_ns}\0"))
     return digest.hexdigest()
 
 
-def _copy(path: Path, files: Sequence[Path], place: Path, progress: OnProgress) -> None:
-    total = sum(file.stat().st_size for file in files)
+def _copy(path: Path, files: Mapping[str, Path], place: Path, progress: OnProgress) -> None:
+    total = sum(file.stat().st_size for file in files.values())
     unfinished = place.with_name(place.name + ".part")
     shutil.rmtree(unfinished, ignore_errors=True)
     inside = unfinished if path.is_file() else unfinished / path.name
@@ -119,8 +120,10 @@ def _copy(path: Path, files: Sequence[Path], place: Path, progress: OnProgress) 
     need_room(inside, total)
     meter, done = Meter("copy", path.name, total, progress), 0
     try:
-        for file in files:
-            with file.open("rb") as source, (inside / file.name).open("wb") as target:
+        for name, file in files.items():
+            copy = inside / name
+            copy.parent.mkdir(exist_ok=True)
+            with file.open("rb") as source, copy.open("wb") as target:
                 while chunk := source.read(CHUNK_BYTES):
                     target.write(chunk)
                     done += len(chunk)
