@@ -27,8 +27,9 @@ from support.hostile_sockets import oddities, sizes, smuggling
 from support.served import Served, serving
 from support.witness import Witness
 
-# Over the whole run; what the largest body takes, and a heap that is not packed tightly.
-MOST_GROWN = 64 << 20
+# Over the whole run, some 600 cases: the largest step's scratch and the largest bodies, in a heap that keeps what
+# was freed. Measured 83 MiB, all of it with the first case of a kind; repeating a case adds nothing.
+MOST_GROWN = 128 << 20
 
 MISTAKES: dict[str, Hostile] = {
     **{
