@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -112,13 +113,31 @@ def test_norms_of_gemma_are_the_factors_themselves(tmp_path: Path) -> None:
     assert torch.equal(found["model.embed_tokens.weight"], model.model.embed_tokens.weight)
 
 
-def test_a_fused_tensor_with_other_rows_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shape", [(159, 96), (160, 95), (160, 0), (160,), (0,), (), (2, 80, 96)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+def test_a_fused_tensor_of_another_shape_is_refused(
+    tmp_path: Path, shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
     name = "model.layers.1.self_attn.qkv_proj.weight"
     save_tiny("phi3", tmp_path)
-    rewrite(tmp_path, lambda tensors: {**tensors, name: tensors[name][:-1].contiguous()})
+    rewrite(tmp_path, lambda tensors: {**tensors, name: torch.zeros(shape, dtype=dtype)})
+    found = re.escape(str(list(shape)))
     with pytest.raises(
-        ModelFileError, match=rf"tensor {name} has shape \[159, 96\], the configuration asks for 160 rows"
+        ModelFileError, match=rf"{name} has shape {found}, the configuration asks for \[160, 96\]"
     ):
+        open_model(tmp_path)
+
+
+def test_stacked_experts_the_other_way_round_are_refused(tmp_path: Path) -> None:
+    save_tiny("qwen3_moe", tmp_path)
+    name = "model.layers.0.mlp.experts.gate_up_proj"
+
+    def turned(tensors: Tensors) -> Tensors:
+        tensors = stacked(tensors)
+        return {**tensors, name: tensors[name].transpose(1, 2).contiguous()}
+
+    rewrite(tmp_path, turned)
+    with pytest.raises(ModelFileError, match=rf"{name} has shape .*the configuration asks for \[6, 80, "):
         open_model(tmp_path)
 
 

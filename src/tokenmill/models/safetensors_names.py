@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tokenmill.core.errors import ModelFileError
 from tokenmill.models.families import Family
@@ -17,8 +16,19 @@ _OUTER = (("language_model.", ""), ("model.language_model.", "model."))
 # Names in a file that was saved without an output head.
 _HEADLESS = re.compile(r"(layers\.\d|embed_tokens\.|norm\.)", re.ASCII)
 
-# A tensor cut out of another: its canonical name without prefix, and how many rows it has.
-_Part = tuple[str, int]
+
+@dataclass(frozen=True)
+class _Fused:
+    """A tensor that may stand for several.
+
+    Attributes:
+        name: without the layer's prefix, like those of the parts.
+        parts: what it is made of, in order: canonical name and rows of each.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    parts: Sequence[tuple[str, int]]
 
 
 def plain_tensors(stored: Mapping[str, Stored], family: Family, label: str) -> dict[str, Stored]:
@@ -46,14 +56,14 @@ def canonical_tensors(plain: Mapping[str, Stored], spec: ModelSpec, label: str) 
     """The tensors, and those that are rows of fused or stacked ones.
 
     Raises:
-        ModelFileError: a fused or stacked tensor has another number of rows than its parts.
+        ModelFileError: a fused or stacked tensor has not the shape of its parts together.
     """
     tensors = dict(plain)
     for number, layer in enumerate(spec.layers):
         prefix = f"model.layers.{number}."
-        for fused, parts in _fused(layer, spec.hidden):
-            if prefix + fused in plain:
-                tensors.update(_cut(plain[prefix + fused], prefix, parts, label))
+        for fused in _fused(layer, spec.hidden):
+            if prefix + fused.name in plain:
+                tensors.update(_cut(plain[prefix + fused.name], fused, prefix, label))
     return tensors
 
 
@@ -69,38 +79,42 @@ def _plain_name(name: str, family: Family) -> str:
     return name
 
 
-def _fused(layer: LayerSpec, hidden: int) -> Iterator[tuple[str, Sequence[_Part]]]:
-    """Names of tensors that may stand for several, and the parts each is made of, in order."""
+def _fused(layer: LayerSpec, hidden: int) -> Iterator[_Fused]:
     q, kv, inner = layer.heads * layer.head_dim, layer.kv_heads * layer.head_dim, layer.intermediate
-    for kind in ("weight", "bias"):
+    for kind, columns in (("weight", (hidden,)), ("bias", ())):
         qkv = zip(("q", "k", "v"), (q, kv, kv), strict=True)
-        yield (
+        yield _Fused(
             f"self_attn.qkv_proj.{kind}",
+            (q + 2 * kv, *columns),
             [(f"self_attn.{name}_proj.{kind}", rows) for name, rows in qkv],
         )
-        yield (
+        yield _Fused(
             f"mlp.gate_up_proj.{kind}",
+            (2 * inner, *columns),
             [(f"mlp.{name}_proj.{kind}", inner) for name in ("gate", "up")],
         )
     if layer.experts is not None:
-        at = [f"mlp.experts.{number}." for number in range(layer.experts.count)]
-        yield (
+        count = layer.experts.count
+        at = [f"mlp.experts.{number}." for number in range(count)]
+        yield _Fused(
             "mlp.experts.gate_up_proj",
+            (count, 2 * inner, hidden),
             [(f"{expert}{name}_proj.weight", inner) for expert in at for name in ("gate", "up")],
         )
-        yield "mlp.experts.down_proj", [(f"{expert}down_proj.weight", hidden) for expert in at]
+        yield _Fused(
+            "mlp.experts.down_proj",
+            (count, hidden, inner),
+            [(f"{expert}down_proj.weight", hidden) for expert in at],
+        )
 
 
-def _cut(fused: Stored, prefix: str, parts: Sequence[_Part], label: str) -> Iterator[tuple[str, Stored]]:
-    shape = fused.info.shape
-    rows = math.prod(shape[:-1]) if len(shape) > 1 else math.prod(shape)
-    wanted = sum(count for _, count in parts)
-    if rows != wanted:
+def _cut(stored: Stored, fused: _Fused, prefix: str, label: str) -> Iterator[tuple[str, Stored]]:
+    if stored.info.shape != fused.shape:
         raise ModelFileError(
-            f"{label}: tensor {fused.info.name} has shape {list(shape)}, "
-            f"the configuration asks for {wanted} rows"
+            f"{label}: tensor {stored.info.name} has shape {list(stored.info.shape)}, "
+            f"the configuration asks for {list(fused.shape)}"
         )
     start = 0
-    for name, count in parts:
-        yield prefix + name, fused.rows(prefix + name, start, count)
+    for name, count in fused.parts:
+        yield prefix + name, stored.rows(prefix + name, start, count)
         start += count
