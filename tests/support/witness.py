@@ -25,9 +25,11 @@ GAUGES: tuple[tuple[str, dict[str, str]], ...] = (
     ("tokenmill_engine_inflight", {}),
     ("tokenmill_engine_kv_blocks", {"state": "active"}),
 )
-REST_S = 20.0
+REST_S = 60.0
+# Some 3,000 tokens, on a machine that has other things to do.
+WARM_S = 240.0
 # The longest another client may have to wait for two tokens, whatever runs beside it: this is no benchmark.
-WAIT_S = 20.0
+WAIT_S = 60.0
 # What no answer may hold: paths, addresses, names of classes and modules, stacks.
 LEAK = re.compile(
     r"Traceback|File \"|\.py\b|0x[0-9a-f]{6}|object at|<class|"
@@ -93,7 +95,7 @@ class Witness:
             {"prompt": "x", "guided_regex": "[a-z]+"},
         ):
             answer = self._client.post(
-                "/v1/completions", json={"model": self._served.model, "max_tokens": 2, **body}
+                "/v1/completions", json={"model": self._served.model, "max_tokens": 2, **body}, timeout=WARM_S
             )
             assert answer.status_code == 200, answer.text
 
