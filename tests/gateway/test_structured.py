@@ -111,6 +111,19 @@ def test_as_many_choices_as_are_allowed_can_be_followed_by_the_engine(chars: int
 
 
 @pytest.mark.parametrize(("path", "body"), [(CHAT, chat()), (COMPLETIONS, completion())])
+async def test_both_routes_take_the_same_depth(gateway: Gateway, path: str, body: dict[str, object]) -> None:
+    schema: dict[str, object] = {"title": "x"}
+    for _ in range(bounds.MAX_SCHEMA_DEPTH - 1):
+        schema = {"items": schema}
+    assert (await gateway.post(path, {**body, "guided_json": schema})).status_code == 200
+    grammar = gateway.replica.requests[-1].sampling.grammar
+    assert grammar is not None
+    bounds.grammar(grammar)
+    refused = await gateway.post(path, {**body, "guided_json": {"items": schema}})
+    assert refused.json()["error"]["param"] == "guided_json"
+
+
+@pytest.mark.parametrize(("path", "body"), [(CHAT, chat()), (COMPLETIONS, completion())])
 async def test_both_routes_pass_the_grammar_on(gateway: Gateway, path: str, body: dict[str, object]) -> None:
     assert (await gateway.post(path, {**body, "guided_regex": "a+"})).status_code == 200
     assert gateway.replica.requests[-1].sampling.grammar == Grammar("regex", "a+")

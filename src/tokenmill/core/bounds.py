@@ -120,6 +120,21 @@ def show(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+def deeper_than(value: object, levels: int) -> bool:
+    """Whether objects and lists are nested in more than so many levels; `[]` is one level, `1` none."""
+    nested = [value] if isinstance(value, (dict, list)) else []
+    for _ in range(levels):  # `nested` holds the containers of one level, the outermost first
+        nested = [
+            child
+            for item in nested
+            for child in (item.values() if isinstance(item, dict) else item)
+            if isinstance(child, (dict, list))
+        ]
+        if not nested:
+            break
+    return bool(nested)
+
+
 def number(field: str, value: object, *, param: str | None = None) -> float:
     """Checks a numeric field against its row. Booleans are not numbers."""
     row = NUMBERS[field]
@@ -219,18 +234,12 @@ def grammar(value: Grammar) -> None:
 
 def _schema(source: str) -> None:
     try:
-        level = [msgspec.json.decode(source)]
+        schema = msgspec.json.decode(source)
     except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidRequest(f"the JSON schema is not valid JSON: {error}", code="invalid_grammar") from None
-    if not isinstance(level[0], (dict, bool)):
-        raise InvalidRequest(f"a JSON schema must be an object, not {show(level[0])}", code="invalid_grammar")
-    for _ in range(MAX_SCHEMA_DEPTH):
-        level = [
-            child
-            for item in level
-            for child in (item.values() if isinstance(item, dict) else item if isinstance(item, list) else ())
-        ]
-    if level:
+    if not isinstance(schema, (dict, bool)):
+        raise InvalidRequest(f"a JSON schema must be an object, not {show(schema)}", code="invalid_grammar")
+    if deeper_than(schema, MAX_SCHEMA_DEPTH):
         raise InvalidRequest(
             f"the JSON schema nests deeper than {MAX_SCHEMA_DEPTH} levels", code="invalid_grammar"
         )

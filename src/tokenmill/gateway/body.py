@@ -6,7 +6,7 @@ import asyncio
 
 import msgspec
 
-from tokenmill.core.bounds import MAX_BODY_BYTES, MAX_JSON_DEPTH, MAX_JSON_ITEMS, show
+from tokenmill.core.bounds import MAX_BODY_BYTES, MAX_JSON_DEPTH, MAX_JSON_ITEMS, deeper_than, show
 from tokenmill.core.errors import InvalidRequest, PayloadTooLarge, RequestTimeout, UnsupportedMediaType
 from tokenmill.gateway.http import Exchange
 
@@ -90,23 +90,9 @@ def decode_json(body: bytes) -> object:
         reason = str(error).removeprefix("JSON is malformed: ").partition(" - at ")[0]
         raise InvalidRequest(f"the body is not valid JSON: {reason}", code="invalid_json") from None
     # Nothing can nest deeper than it has opening brackets; few bodies have as many as the bound.
-    if brackets > MAX_JSON_DEPTH:
-        _check_depth(value)
+    if brackets > MAX_JSON_DEPTH and deeper_than(value, MAX_JSON_DEPTH):
+        raise _too_deep()
     return value
-
-
-def _check_depth(value: object) -> None:
-    level = [value]
-    for _ in range(MAX_JSON_DEPTH):  # after the n-th turn, `level` holds what lies n + 1 deep
-        level = [
-            child
-            for item in level
-            for child in (item.values() if isinstance(item, dict) else item if isinstance(item, list) else ())
-            if isinstance(child, (dict, list))
-        ]
-        if not level:
-            return
-    raise _too_deep()
 
 
 def _too_deep() -> InvalidRequest:

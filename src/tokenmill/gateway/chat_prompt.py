@@ -10,7 +10,6 @@ import msgspec
 from tokenmill.core import bounds
 from tokenmill.core.bounds import show
 from tokenmill.core.errors import InvalidRequest
-from tokenmill.gateway.members import deeper_than
 from tokenmill.gateway.messages import Message
 from tokenmill.gateway.sampling import encode
 from tokenmill.gateway.served import MessageTemplate, ServedModel
@@ -75,7 +74,7 @@ def template_variables(body: Mapping[str, object]) -> Mapping[str, object]:
         raise InvalidRequest(
             f"{field_name} must have at most {bounds.MAX_TEMPLATE_KWARGS_BYTES} bytes", param=field_name
         )
-    if deeper_than(value, bounds.MAX_TEMPLATE_KWARGS_DEPTH):
+    if bounds.deeper_than(value, bounds.MAX_TEMPLATE_KWARGS_DEPTH):
         raise InvalidRequest(
             f"{field_name} must be at most {bounds.MAX_TEMPLATE_KWARGS_DEPTH} levels deep", param=field_name
         )

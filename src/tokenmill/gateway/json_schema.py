@@ -9,7 +9,6 @@ import msgspec
 from tokenmill.core import bounds
 from tokenmill.core.bounds import show
 from tokenmill.core.errors import InvalidRequest
-from tokenmill.gateway.members import deeper_than
 
 Schema = Mapping[str, object]
 
@@ -22,7 +21,7 @@ def parse_schema(where: str, value: object) -> Schema:
         raise InvalidRequest(
             f"{where} must have at most {bounds.MAX_SCHEMA_BYTES} bytes, not {size}", param=where
         )
-    if deeper_than(value, bounds.MAX_SCHEMA_DEPTH):
+    if bounds.deeper_than(value, bounds.MAX_SCHEMA_DEPTH):
         raise InvalidRequest(f"{where} must be at most {bounds.MAX_SCHEMA_DEPTH} levels deep", param=where)
     return value
 

@@ -1,4 +1,4 @@
-"""Nested objects of request fields: which members they may have, and how deep they may be."""
+"""Nested objects of request fields: which members they may have, and which names."""
 
 from __future__ import annotations
 
@@ -31,11 +31,3 @@ def short_name(where: str, value: object) -> str:
             f"{where} must be 1 to 64 letters, digits, underscores and dashes, not {show(value)}", param=where
         )
     return value
-
-
-def deeper_than(value: object, levels: int) -> bool:
-    """Whether objects and lists are nested in more than so many levels."""
-    if not isinstance(value, (dict, list)):
-        return False
-    items = value.values() if isinstance(value, dict) else value
-    return levels == 0 or any(deeper_than(item, levels - 1) for item in items)
