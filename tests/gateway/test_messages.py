@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tokenmill.gateway.messages import parse_messages
+import pytest
+
+from tokenmill.core.errors import InvalidRequest
+from tokenmill.gateway.messages import flat_content, parse_messages
 
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
@@ -30,4 +33,40 @@ def test_no_calls_are_as_none() -> None:
 
 def test_results_keep_their_id_and_name() -> None:
     result = {"role": "tool", "tool_call_id": "c", "name": "f", "content": [{"type": "text", "text": "1"}]}
-    assert parse_messages([result]) == [{"role": "tool", "tool_call_id": "c", "name": "f", "content": "1"}]
+    assert parse_messages([result]) == [result]
+
+
+def test_parts_stay_parts_without_hints() -> None:
+    part = {"type": "text", "text": "1"}
+    hinted = {"role": "user", "content": [part | {"cache_control": {"type": "ephemeral"}}, part]}
+    assert parse_messages([hinted]) == [{"role": "user", "content": [part, part]}]
+    refused = {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}
+    assert parse_messages([refused]) == [refused]
+    assert flat_content(refused) == "No."
+    assert flat_content({"content": [part, part]}) == "1\n1"
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ({"role": "assistant"}, "messages[0].content"),
+        ({"role": "assistant", "content": None, "name": "a"}, "messages[0].content"),
+        ({"role": "user", "content": []}, "messages[0].content"),
+        (
+            {"role": "user", "content": [{"type": "text", "text": "a", "mood": 1}]},
+            "messages[0].content[0].mood",
+        ),
+        ({"role": "user", "content": [{"type": "refusal", "refusal": "a"}]}, "messages[0].content[0].type"),
+        ({"role": "user", "content": None, "tool_calls": []}, "messages[0].content"),
+    ],
+)
+def test_nothing_in_a_message_is_passed_over(message: dict[str, object], param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        parse_messages([message])
+    assert caught.value.param == param
+
+
+def test_a_refusal_alone_is_a_message() -> None:
+    assert parse_messages([{"role": "assistant", "content": None, "refusal": "No."}]) == [
+        {"role": "assistant", "content": ""}
+    ]

@@ -14,7 +14,7 @@ from support.grammars import GrammarCheck
 from tokenmill.core import bounds
 from tokenmill.core.request import Grammar
 from tokenmill.engine.grammar.build import build_matcher
-from tokenmill.engine.grammar.matcher import Matcher
+from tokenmill.engine.grammar.matcher import Allowance, Matcher
 from tokenmill.engine.grammar.vocabulary import GrammarVocabulary, build_tokenizer
 from tokenmill.gateway.structured import parse_form
 
@@ -101,7 +101,7 @@ def test_as_many_choices_as_are_allowed_can_be_followed_by_the_engine(chars: int
     assert grammar is not None
     vocabulary = GrammarVocabulary([bytes([byte]) for byte in range(256)] + [b"<end>"], [256], [256])
     state = build_matcher(build_tokenizer(vocabulary), grammar.kind, grammar.source)
-    matcher = Matcher(state, [256])
+    matcher = Matcher(state, [256], Allowance(1))
     bits = np.zeros(36, dtype=np.uint8)
     for byte in choices[-1].encode():
         matcher.fill(bits)

@@ -14,6 +14,7 @@ from tokenmill.core.delta import Delta, TokenLogprob, TopLogprob, Usage
 from tokenmill.core.errors import ContextLengthExceeded, Draining, EngineStopped
 from tokenmill.core.request import GenerateRequest
 from tokenmill.fleet.replica import ReplicaStats
+from tokenmill.gateway.messages import flat_content
 
 MODEL = "org/tiny"
 BOS = 256
@@ -75,7 +76,7 @@ class LineTemplate:
             for name, value in {"tools": tools, "extra": extra}.items()
             if value
         ]
-        lines = [f"{message['role']}: {message['content']}\n" for message in messages]
+        lines = [f"{message['role']}: {flat_content(message)}\n" for message in messages]
         return "<s>" + "".join(given + lines) + (self.ending if add_generation_prompt else "")
 
 

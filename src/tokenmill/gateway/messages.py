@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tokenmill.core import bounds
 from tokenmill.core.bounds import MAX_MESSAGES, show
@@ -14,12 +14,20 @@ Message = dict[str, object]
 ROLES = ("system", "developer", "user", "assistant", "tool")
 # What clients send back from earlier answers and no template here reads.
 _NO_OPS = frozenset({"refusal", "annotations", "reasoning"})
+# A hint that changes no answer.
+_PART_NO_OPS = frozenset({"cache_control"})
+# What an assistant's message may have and no content beside it.
+_INSTEAD = frozenset({"tool_calls", "refusal"})
 
 
 def parse_messages(value: object) -> Sequence[Message]:
-    """The messages with their content as one string each; `developer` is `system` to templates.
+    """The messages, checked; `developer` is `system` to templates.
 
-    Text parts are joined by newlines. Raises InvalidRequest or UnsupportedParameter, naming the message.
+    Content stays a string or a list of parts: which of the two a template reads is known where it is
+    rendered. Where an assistant's message has something instead, it is the empty string.
+
+    Raises:
+        InvalidRequest, UnsupportedParameter: naming the message.
     """
     if not isinstance(value, list):
         raise InvalidRequest(f"messages must be a list of objects, not {show(value)}", param="messages")
@@ -46,7 +54,7 @@ def _message(where: str, value: object) -> Message:
         )
     message: Message = {"role": "system" if role == "developer" else role}
     message["content"] = _content(
-        f"{where}.content", given.pop("content", None), optional=role == "assistant"
+        f"{where}.content", given.pop("content", None), optional=bool(_INSTEAD.intersection(given)), role=role
     )
     if role == "tool" and "tool_call_id" not in given:
         raise InvalidRequest(f"{where}.tool_call_id is missing", param=f"{where}.tool_call_id")
@@ -65,9 +73,9 @@ def _message(where: str, value: object) -> Message:
     return message
 
 
-def _content(where: str, value: object, *, optional: bool) -> str:
+def _content(where: str, value: object, *, optional: bool, role: str) -> str | list[object]:
     if value is None:
-        if optional:
+        if optional and role == "assistant":
             return ""
         raise InvalidRequest(f"{where} is missing", param=where)
     if isinstance(value, str):
@@ -76,22 +84,34 @@ def _content(where: str, value: object, *, optional: bool) -> str:
         raise InvalidRequest(
             f"{where} must be a string or a list of text parts, not {show(value)}", param=where
         )
-    if len(value) > bounds.MAX_PARTS:
+    if not 1 <= len(value) <= bounds.MAX_PARTS:
         raise InvalidRequest(
-            f"{where} must have at most {bounds.MAX_PARTS} parts, not {len(value)}", param=where
+            f"{where} must have from 1 to {bounds.MAX_PARTS} parts, not {len(value)}", param=where
         )
-    return "\n".join(_part(f"{where}[{number}]", part) for number, part in enumerate(value))
+    kinds = ("text", "refusal") if role == "assistant" else ("text",)
+    return [_part(f"{where}[{number}]", part, kinds) for number, part in enumerate(value)]
 
 
-def _part(where: str, value: object) -> str:
+def _part(where: str, value: object, kinds: Sequence[str]) -> dict[str, object]:
     if not isinstance(value, dict):
         raise InvalidRequest(f"{where} must be an object, not {show(value)}", param=where)
     kind = value.get("type")
-    if kind != "text":
+    if not isinstance(kind, str) or kind not in kinds:
         raise UnsupportedParameter(
-            f"{where}.type must be text, not {show(kind)}: this model reads text only", param=f"{where}.type"
+            f"{where}.type must be {' or '.join(kinds)}, not {show(kind)}: this model reads text only",
+            param=f"{where}.type",
         )
-    return bounds.text(f"{where}.text", value.get("text"))
+    part = known_members(where, value, {"type", kind, *_PART_NO_OPS})
+    return {"type": kind, kind: bounds.text(f"{where}.{kind}", part.get(kind))}
+
+
+def flat_content(message: Mapping[str, object]) -> str:
+    """A checked message's content as one string; parts are joined by newlines."""
+    content = message["content"]
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    return "\n".join(part[part["type"]] for part in parts)
 
 
 def _tool_calls(where: str, value: object) -> list[object]:

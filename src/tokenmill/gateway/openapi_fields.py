@@ -24,7 +24,7 @@ def _list(items: Schema, most: int, least: int = 0) -> Schema:
     return {"type": "array", "items": items, "minItems": least, "maxItems": most}
 
 
-def _closed(properties: Mapping[str, Schema], *required: str) -> Schema:
+def _closed(properties: Mapping[str, object], *required: str) -> Schema:
     return {
         "type": "object",
         "properties": dict(properties),
@@ -42,25 +42,40 @@ def _texts(most: int, **text: object) -> Schema:
 _BOOLEAN: Schema = {"type": "boolean"}
 _TOKEN: Schema = {"type": "integer", "minimum": 0}
 _STOP = _text(minLength=1, maxLength=bounds.MAX_STOP_CHARS)
-_PARTS = _list(
-    {
-        "type": "object",
-        "properties": {"type": {"const": "text"}, "text": _text()},
-        "required": ["type", "text"],
-    },
-    bounds.MAX_PARTS,
+_TEXT_PART = _closed({"type": {"const": "text"}, "text": _text(), "cache_control": {}}, "type", "text")
+_REFUSAL_PART = _closed(
+    {"type": {"const": "refusal"}, "refusal": _text(), "cache_control": {}}, "type", "refusal"
 )
-_CONTENT: Schema = {"anyOf": [_text(), _PARTS]}
+_CONTENT: Schema = {"anyOf": [_text(), _list(_TEXT_PART, bounds.MAX_PARTS, 1)]}
+_ANSWER_PARTS = _list({"anyOf": [_TEXT_PART, _REFUSAL_PART]}, bounds.MAX_PARTS, 1)
+_NAME = _text(pattern="^[a-zA-Z0-9_-]{1,64}$")
 _NAMED_BY = _text(maxLength=bounds.MAX_NAME_CHARS)
 _CALL = _closed(
     {
         "id": _NAMED_BY,
         "type": {"const": "function"},
-        "function": _closed({"name": _text(), "arguments": _text()}, "name", "arguments"),
+        "function": _closed({"name": _NAME, "arguments": _text()}, "name", "arguments"),
+        "index": {},
     },
     "id",
-    "type",
     "function",
+)
+_CALLS = _list(_CALL, bounds.MAX_TOOL_CALLS)
+_ASSISTANT: Schema = {
+    "role": {"const": "assistant"},
+    "content": {"anyOf": [_text(), _ANSWER_PARTS, {"type": "null"}]},
+    "tool_calls": {"anyOf": [_CALLS, {"type": "null"}]},
+    "name": _NAMED_BY,
+    "reasoning_content": {"type": ["string", "null"]},
+    "reasoning": {},
+    "refusal": {},
+    "annotations": {},
+}
+# An assistant says something, or has something instead.
+_SAID: tuple[Schema, ...] = (
+    {"content": {"anyOf": [_text(), _ANSWER_PARTS]}},
+    {"tool_calls": _CALLS},
+    {"refusal": _text()},
 )
 _MESSAGE: Schema = {
     "anyOf": [
@@ -69,15 +84,7 @@ _MESSAGE: Schema = {
             "role",
             "content",
         ),
-        _closed(
-            {
-                "role": {"const": "assistant"},
-                "content": {"anyOf": [_CONTENT, {"type": "null"}]},
-                "tool_calls": _list(_CALL, bounds.MAX_TOOL_CALLS),
-                "name": _NAMED_BY,
-            },
-            "role",
-        ),
+        *(_closed({**_ASSISTANT, **said}, "role", *said) for said in _SAID),
         _closed(
             {"role": {"const": "tool"}, "content": _CONTENT, "tool_call_id": _NAMED_BY},
             "role",
@@ -87,7 +94,6 @@ _MESSAGE: Schema = {
     ]
 }
 
-_NAME = _text(pattern="^[a-zA-Z0-9_-]{1,64}$")
 _OBJECT: Schema = {"type": "object"}
 # The members of a schema that this server reads itself; others are for the compiler.
 _PARAMETERS: Schema = {

@@ -60,7 +60,9 @@ class MessageTemplate(Protocol):
         tools: Sequence[Mapping[str, object]] | None = None,
         add_generation_prompt: bool = True,
         extra: Mapping[str, object] | None = None,
-    ) -> str: ...
+    ) -> str:
+        """The text of a conversation, whose messages have a string or a list of parts as content."""
+        ...
 
 
 @dataclass(frozen=True)

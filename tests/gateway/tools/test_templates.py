@@ -63,6 +63,20 @@ def test_without_tools_the_prompt_is_that_of_a_plain_chat(
     assert prompt_text(found, messages) == found.render(messages)
 
 
+@pytest.mark.parametrize("name", ["gemma3", "mistral7", "qwen25", "phi4mini"])
+def test_parts_reach_the_template_as_it_reads_them(name: str) -> None:
+    found = template(name)
+    parts = [{"type": "text", "text": "one "}, {"type": "text", "text": " two"}]
+    messages = [{"role": "system", "content": parts[:1]}, {"role": "user", "content": parts}]
+    assert prompt_text(found, messages) == found.render(messages)
+
+
+def test_parts_are_joined_where_text_is_added_to_them() -> None:
+    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    messages = [{"role": "system", "content": parts}, {"role": "user", "content": "hi"}]
+    assert "one\ntwo\n\nYou can call functions" in prompt_text(template("gemma3"), messages, [PUT])
+
+
 def test_a_template_for_tools_alone_is_not_used_without_any() -> None:
     found = ChatTemplate("plain", tool_source="<tool_call>{{ tools | tojson }}")
     assert prompt_text(found, TALK) == "plain"

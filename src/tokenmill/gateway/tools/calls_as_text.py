@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tokenmill.gateway.messages import flat_content
 from tokenmill.gateway.tools.syntax import Syntax
 
 
@@ -13,5 +14,6 @@ def with_calls_as_text(message: Mapping[str, object], syntax: Syntax) -> Mapping
     if not isinstance(calls, list):
         return message
     text = syntax.answer((call["function"]["name"], call["function"]["arguments"]) for call in calls)
-    content = f"{message['content']}\n{text}" if message["content"] else text
+    said = flat_content(message)
+    content = f"{said}\n{text}" if said else text
     return {key: value for key, value in message.items() if key != "tool_calls"} | {"content": content}

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from tokenmill.gateway.messages import flat_content
 from tokenmill.gateway.tools import hermes
 from tokenmill.gateway.tools.calls_as_text import with_calls_as_text
 from tokenmill.gateway.tools.declared import Tool
@@ -31,7 +32,7 @@ def explained(messages: Sequence[Mapping[str, object]], tools: Sequence[Tool]) -
     for message in messages:
         plain = _plain(message)
         if after_tool and plain["role"] == "user":
-            result[-1] = {"role": "user", "content": f"{result[-1]['content']}\n{plain['content']}"}
+            result[-1] = {"role": "user", "content": f"{result[-1]['content']}\n{flat_content(plain)}"}
         else:
             result.append(plain)
         after_tool = message["role"] == "tool" or (after_tool and message["role"] == "user")
@@ -39,7 +40,7 @@ def explained(messages: Sequence[Mapping[str, object]], tools: Sequence[Tool]) -
         return result
     text = _explanation(tools)
     if result[0]["role"] == "system":
-        return [{**result[0], "content": f"{result[0]['content']}\n\n{text}"}, *result[1:]]
+        return [{**result[0], "content": f"{flat_content(result[0])}\n\n{text}"}, *result[1:]]
     return [{"role": "system", "content": text}, *result]
 
 
@@ -56,5 +57,5 @@ def _described(tool: Tool) -> dict[str, object]:
 
 def _plain(message: Mapping[str, object]) -> Mapping[str, object]:
     if message["role"] == "tool":
-        return {"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"}
+        return {"role": "user", "content": f"<tool_response>\n{flat_content(message)}\n</tool_response>"}
     return with_calls_as_text(message, SYNTAX)
