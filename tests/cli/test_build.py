@@ -162,7 +162,7 @@ def test_a_long_download_shows_that_it_is_alive(checkout: Path) -> None:
 
 
 @pytest.mark.parametrize("user", [0, 1000])
-def test_the_test_suite_gets_curl_or_says_how(checkout: Path, tmp_path: Path, user: int) -> None:
+def test_the_test_suite_gets_curl_and_node_or_says_how(checkout: Path, tmp_path: Path, user: int) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()
     for tool in [
@@ -174,25 +174,30 @@ def test_the_test_suite_gets_curl_or_says_how(checkout: Path, tmp_path: Path, us
         "grep",
         "mkdir",
         "rm",
+        "sed",
         "sh",
         "tail",
         "tee",
         "chmod",
     ]:
         (tools / tool).symlink_to(shutil.which(tool) or tool)
-    for tool, script in (("id", f"echo {user}"), ("apt-get", 'echo "$@" >>apt')):
+    installed = "for tool in npm tar; do cp /bin/true $TOOLS/$tool; done"
+    for tool, script in (("id", f"echo {user}"), ("apt-get", f'echo "$@" >>apt; {installed}')):
         (tools / tool).write_text(f"#!/bin/sh\n{script}\n")
         (tools / tool).chmod(0o755)
     (checkout / "go").touch()
     shutil.copy(ROOT / "requirements-test.lock", checkout)
-    process = start_install(checkout, "--test", PATH=str(tools))
+    sdks = checkout / "tests" / "conformance" / "node"
+    sdks.mkdir(parents=True)
+    shutil.copy(ROOT / sdks.relative_to(checkout) / "package-lock.json", sdks)
+    process = start_install(checkout, "--test", PATH=str(tools), TOOLS=str(tools))
     told = process.communicate(timeout=60)[1]
     if user == 0:
         assert process.returncode == 0, told
-        assert (checkout / "apt").read_text().splitlines()[-1].endswith(" curl")
+        assert (checkout / "apt").read_text().splitlines()[-1].endswith(" curl nodejs npm")
     else:
         assert process.returncode == 1
-        assert "apt-get install -y curl" in told
+        assert "apt-get install -y curl nodejs npm" in told
 
 
 def test_the_configuration_page_is_current() -> None:
