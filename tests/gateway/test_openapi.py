@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import hypothesis
+import jsonschema
 import pytest
 import schemathesis
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import response_schema_conformance
 
-from support.gateways import listening_thread, make_gateway
+from support.gateways import CHAT, COMPLETIONS, Gateway, chat, completion, listening_thread, make_gateway
 from tokenmill.gateway.app import ROUTES
 from tokenmill.gateway.openapi import BODIES, document
 
@@ -102,3 +103,48 @@ def test_each_field_is_taken_as_described(url: str, path: str, field: str) -> No
 
     drawn = operation(described, path, "post").as_strategy(generation_mode=GenerationMode.POSITIVE)
     assert 200 in statuses(drawn, check, 30)
+
+
+ANSWER: Document = {
+    "role": "assistant",
+    "content": "a",
+    "reasoning_content": "t",
+    "refusal": None,
+    "annotations": [],
+}
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+HI = {"role": "user", "content": "hi"}
+TAKEN: list[tuple[str, dict[str, object]]] = [
+    (CHAT, chat(user="me", metadata={"a": "b"}, store=False, best_of=1)),
+    (CHAT, chat(logprobs=False, max_tokens=1, top_logprobs=None)),
+    (CHAT, chat() | {"messages": [HI, ANSWER, HI]}),
+    (CHAT, chat() | {"messages": [HI, {"role": "assistant", "content": None, "tool_calls": [CALL]}]}),
+    (CHAT, chat() | {"messages": [HI, {"role": "assistant", "refusal": "No."}]}),
+    (CHAT, chat() | {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]}),
+    (COMPLETIONS, completion(logprobs=3, max_tokens=0, echo=True)),
+    (COMPLETIONS, completion(logprobs=False, suffix="", user="me")),
+]
+REFUSED: list[tuple[str, dict[str, object]]] = [
+    (CHAT, chat(logprobs=3)),
+    (CHAT, chat(max_tokens=0)),
+    (CHAT, chat(user=1)),
+    (CHAT, chat(store=True)),
+    (CHAT, chat(metadata={"a": 1})),
+    (CHAT, chat() | {"messages": [HI, {"role": "assistant"}]}),
+    (CHAT, chat() | {"messages": [{"role": "user", "content": []}]}),
+    (CHAT, chat() | {"messages": [{"role": "user", "content": [{"type": "text", "text": "a", "x": 1}]}]}),
+    (COMPLETIONS, completion(logprobs=True)),
+    (COMPLETIONS, completion(suffix="x")),
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "taken"),
+    [*((path, body, True) for path, body in TAKEN), *((path, body, False) for path, body in REFUSED)],
+)
+async def test_document_and_server_agree(
+    gateway: Gateway, path: str, body: dict[str, object], taken: bool
+) -> None:
+    schema = PATHS[path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert jsonschema.Draft202012Validator(schema).is_valid(body) == taken
+    assert (await gateway.post(path, body)).status_code == (200 if taken else 400)

@@ -19,17 +19,23 @@ from tokenmill.gateway.structured import STRUCTURED_FIELDS
 
 @dataclass(frozen=True)
 class NoOp:
-    """A field that changes nothing here. `typed`: a refused value is of the wrong type, not unsupported."""
+    """A field that changes nothing here.
+
+    Attributes:
+        allowed: the values in words; `schema` is the same as JSON Schema.
+        typed: a refused value is of the wrong type, not unsupported.
+    """
 
     accepts: Callable[[object], bool]
     allowed: str
+    schema: Mapping[str, object]
     typed: bool = False
 
 
 def only(*values: object) -> NoOp:
     """Accepted for these values alone: they are what the server does anyway."""
     allowed = " or ".join(msgspec.json.encode(value).decode() for value in values)
-    return NoOp(lambda given: any(_same(given, value) for value in values), allowed)
+    return NoOp(lambda given: any(_same(given, value) for value in values), allowed, {"enum": list(values)})
 
 
 def _same(given: object, value: object) -> bool:
@@ -45,10 +51,20 @@ def _is_metadata(value: object) -> bool:
     )
 
 
-STRING = NoOp(lambda value: isinstance(value, str), "a string", typed=True)
-BOOLEAN = NoOp(lambda value: isinstance(value, bool), "true or false", typed=True)
-OBJECT = NoOp(lambda value: isinstance(value, dict), "an object", typed=True)
-METADATA = NoOp(_is_metadata, "an object of at most 16 strings", typed=True)
+STRING = NoOp(lambda value: isinstance(value, str), "a string", {"type": "string"}, typed=True)
+BOOLEAN = NoOp(lambda value: isinstance(value, bool), "true or false", {"type": "boolean"}, typed=True)
+OBJECT = NoOp(lambda value: isinstance(value, dict), "an object", {"type": "object"}, typed=True)
+METADATA = NoOp(
+    _is_metadata,
+    "an object of at most 16 strings",
+    {
+        "type": "object",
+        "maxProperties": 16,
+        "propertyNames": {"maxLength": 64},
+        "additionalProperties": {"type": "string", "maxLength": 512},
+    },
+    typed=True,
+)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -13,7 +13,7 @@ from tokenmill.gateway import openai_fields as fields
 from tokenmill.gateway.embeddings import EmbeddingList
 from tokenmill.gateway.http import Exchange
 from tokenmill.gateway.openai_types import ChatCompletion, TextCompletion
-from tokenmill.gateway.openapi_fields import Schema, body_schema
+from tokenmill.gateway.openapi_fields import CHAT_OWN, COMPLETIONS_OWN, Schema, body_schema
 from tokenmill.gateway.served import ServedModel, Serving
 
 _REF = "#/components/schemas/{name}"
@@ -42,21 +42,37 @@ def _reference(name: str) -> Schema:
 
 @dataclass(frozen=True)
 class Body:
-    """A POST route: what it takes and what it answers. `streams` when it may answer with events."""
+    """A POST route: what it takes and what it answers.
+
+    Attributes:
+        streams: it may answer with events.
+        own: fields that mean something else than on other routes.
+    """
 
     summary: str
     taken: fields.Fields
     required: tuple[str, ...]
     answer: Schema
     streams: bool = False
+    own: Mapping[str, Schema] = field(default_factory=dict)
 
 
 BODIES: Mapping[str, Body] = {
     "/v1/chat/completions": Body(
-        "Answer a conversation", fields.CHAT, ("model", "messages"), _reference("ChatCompletion"), True
+        "Answer a conversation",
+        fields.CHAT,
+        ("model", "messages"),
+        _reference("ChatCompletion"),
+        True,
+        CHAT_OWN,
     ),
     "/v1/completions": Body(
-        "Continue a text", fields.COMPLETIONS, ("model", "prompt"), _reference("TextCompletion"), True
+        "Continue a text",
+        fields.COMPLETIONS,
+        ("model", "prompt"),
+        _reference("TextCompletion"),
+        True,
+        COMPLETIONS_OWN,
     ),
     "/v1/embeddings": Body(
         "Embeddings of texts", fields.EMBEDDINGS, ("model", "input"), _reference("EmbeddingList")
@@ -102,7 +118,7 @@ def document(model: ServedModel) -> Schema:
 
 
 def _post(body: Body, model: ServedModel) -> Schema:
-    schema = body_schema(body.taken.implemented, body.required, model)
+    schema = body_schema(body.taken, body.required, model, body.own)
     content: Schema = {"application/json": {"schema": body.answer}}
     if body.streams:
         content["text/event-stream"] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from tokenmill.core import bounds
+from tokenmill.gateway.openai_fields import Fields
 from tokenmill.gateway.served import ServedModel
 
 Schema = dict[str, object]
@@ -189,7 +190,6 @@ FIELDS: Mapping[str, Schema] = {
         "additionalProperties": _number("logit_bias"),
         "maxProperties": bounds.MAX_LOGIT_BIAS,
     },
-    "logprobs": {"anyOf": [_BOOLEAN, _number("completions_logprobs")]},
     "stream_options": _closed({"include_usage": _BOOLEAN, "include_obfuscation": _BOOLEAN}),
     "tools": _list(_TOOL, bounds.MAX_TOOLS),
     "tool_choice": {"anyOf": [{"enum": ["none", "auto", "required"]}, _NAMED]},
@@ -215,19 +215,30 @@ FIELDS: Mapping[str, Schema] = {
 }
 
 
-def body_schema(names: Iterable[str], required: Iterable[str], model: ServedModel) -> Schema:
-    """The body of a route that takes these fields; those that change nothing are left out.
+CHAT_OWN: Mapping[str, Schema] = {
+    "logprobs": _BOOLEAN,
+    "max_tokens": _number("max_completion_tokens"),
+}
+COMPLETIONS_OWN: Mapping[str, Schema] = {
+    "logprobs": {"anyOf": [{"const": False}, _number("completions_logprobs")]},
+}
+
+
+def body_schema(
+    taken: Fields, required: Iterable[str], model: ServedModel, own: Mapping[str, Schema]
+) -> Schema:
+    """The body of a route that takes these fields, those that change nothing included.
 
     Each optional one may be null, which is the same as leaving it out.
     """
     needed = sorted(required)
-    own: Mapping[str, Schema] = {
+    served: Mapping[str, Schema] = {
         "model": {"enum": list(model.names)},
         "dimensions": {"const": model.hidden},
     }
-    known = {**FIELDS, **own}
+    known = {**FIELDS, **{name: dict(no_op.schema) for name, no_op in taken.no_ops.items()}, **served, **own}
     properties = {
         name: known[name] if name in needed else {"anyOf": [known[name], {"type": "null"}]}
-        for name in sorted(names)
+        for name in sorted({*taken.implemented, *taken.no_ops})
     }
     return {"type": "object", "properties": properties, "required": needed, "additionalProperties": False}
