@@ -25,13 +25,14 @@ def build_step(chunks: Items[Chunk], block_size: int) -> Step:
     for row, chunk in enumerate(chunks):
         tables[row, : len(chunk.seq.blocks)] = chunk.seq.blocks
         token_ids += chunk.seq.tokens[chunk.start : chunk.start + chunk.count]
-    begins = ends - counts
     reads = [
-        (np.arange(c.reads.start, c.reads.stop) - c.start + begin, c.seq.scores_prompt)
-        for c, begin in zip(chunks, begins, strict=True)
+        (np.arange(c.reads.start, c.reads.stop) - c.start + end - c.count, c.seq.scores_prompt)
+        for c, end in zip(chunks, ends, strict=True)
         if c.reads
     ]
     sampled = ends[[chunk.samples for chunk in chunks]] - 1
+    scored = [rows for rows, scores in reads if scores]
+    pooled = [rows for rows, scores in reads if not scores]
     owners = np.repeat(np.arange(len(chunks)), counts)
     slots = tables[owners, positions // block_size] * block_size + positions % block_size
     return Step(
@@ -41,6 +42,6 @@ def build_step(chunks: Items[Chunk], block_size: int) -> Step:
         query_starts=np.concatenate(([0], ends)),
         context_lens=np.array([c.start + c.count for c in chunks], dtype=np.int64),
         block_tables=tables,
-        logit_rows=np.concatenate([sampled, *(rows for rows, scored in reads if scored)]),
-        hidden_rows=np.concatenate([ends[:0], *(rows for rows, scored in reads if not scored)]),
+        logit_rows=np.concatenate([sampled, *scored]) if scored else sampled,
+        hidden_rows=np.concatenate(pooled) if pooled else ends[:0],
     )

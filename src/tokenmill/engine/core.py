@@ -311,7 +311,8 @@ class EngineCore:
         for seq, token in sampled:
             if seq.phase is not Phase.RUNNING:
                 continue  # a sibling failed in this very step, and the request with it
-            state, choice = self._requests[seq.request.request_id], self._choice(seq)
+            state = self._requests[seq.request.request_id]
+            choice = state.choices[seq.index]
             if state.first_token_at is None:
                 state.first_token_at = now
             if choice.last_token_at is not None:
@@ -324,7 +325,7 @@ class EngineCore:
                 outputs.append(self._fail(state, fault))
                 continue
             delta = choice.stream.push(token, complete=choice.sampler.complete)
-            if seq.output_len == 1 and state.prompt_logprobs:
+            if state.prompt_logprobs and seq.output_len == 1:
                 delta = replace(delta, prompt_logprobs=tuple(state.prompt_logprobs))
             if delta.finish_reason is not None:
                 self.scheduler.learn(seq.output_len)
@@ -337,8 +338,8 @@ class EngineCore:
             self.scheduler.finish(seq)
             state.finish_reasons.append(delta.finish_reason)
             state.open -= 1
-        if state.open == 0:
-            self._end(state, "finished")
+            if state.open == 0:
+                self._end(state, "finished")
         return Output(state.request.request_id, delta=delta, done=state.open == 0)
 
     def _choice(self, seq: Sequence) -> Choice:

@@ -7,6 +7,8 @@ import bisect
 from collections import deque
 from dataclasses import dataclass, field
 
+import msgspec
+
 from tokenmill.core.flags import ModelFlags
 from tokenmill.engine import policy
 from tokenmill.engine.blocks import BlockPool, pack_tokens, root_key
@@ -16,14 +18,15 @@ from tokenmill.planner.activations import PROMPT_LOGIT_ROWS
 RECENT_OUTPUTS = 256
 
 
-@dataclass(frozen=True)
-class Chunk:
+class Chunk(msgspec.Struct, frozen=True, eq=False):
     """`count` further tokens of a sequence, from `start`.
 
     Attributes:
         samples: it reaches the sequence's last known token, so that its logits are wanted.
         completes: it is the last of a sequence that ends with its prompt.
         reads: prompt positions of it whose logits or states are wanted.
+        recomputed: tokens of it that had been computed before a preemption.
+        prefilled: prompt tokens of it that are computed for the first time.
     """
 
     seq: Sequence
@@ -32,31 +35,26 @@ class Chunk:
     samples: bool
     completes: bool
     reads: range
+    recomputed: int
+    prefilled: int
 
     @classmethod
     def of(cls, seq: Sequence, count: int) -> Chunk:
         """The sequence's next `count` tokens."""
         start, unread = seq.computed, seq.unread
-        reaches_end = start + count == seq.total
+        end = start + count
+        reaches_end = end == seq.total
+        recomputed = max(0, min(seq.high_water, end) - start)
         return cls(
             seq,
             start,
             count,
-            samples=reaches_end and not seq.prompt_only,
-            completes=reaches_end and seq.prompt_only,
-            reads=range(max(start, unread.start), min(start + count, unread.stop)) if unread else unread,
+            reaches_end and not seq.prompt_only,
+            reaches_end and seq.prompt_only,
+            range(max(start, unread.start), min(end, unread.stop)) if unread else unread,
+            recomputed,
+            max(0, min(seq.prompt_len, end) - start - recomputed),
         )
-
-    @property
-    def recomputed(self) -> int:
-        """Tokens of it that had been computed before a preemption."""
-        return max(0, min(self.seq.high_water, self.start + self.count) - self.start)
-
-    @property
-    def prefilled(self) -> int:
-        """Prompt tokens of it that are computed for the first time."""
-        first = self.start + self.recomputed
-        return max(0, min(self.seq.prompt_len, self.start + self.count) - first)
 
 
 @dataclass
@@ -182,7 +180,8 @@ class Scheduler:
 
     def _schedule(self, seq: Sequence, plan: Plan) -> None:
         wanted = min(seq.pending, self._max_tokens - plan.tokens)
-        if seq.scores_prompt:
+        scores = seq.scores_prompt
+        if scores:
             rows = PROMPT_LOGIT_ROWS - plan.prompt_rows
             wanted = min(wanted, max(0, seq.unread.start - seq.computed) + rows)
         if wanted > 0:
@@ -193,7 +192,8 @@ class Scheduler:
                 chunk = Chunk.of(seq, count)
                 plan.chunks.append(chunk)
                 plan.tokens += count
-                plan.prompt_rows += len(chunk.reads) if seq.scores_prompt else 0
+                if scores:
+                    plan.prompt_rows += len(chunk.reads)
 
     def _make_room(self, seq: Sequence, tokens: int, plan: Plan) -> None:
         """Gives `seq` blocks for `tokens` more tokens, or as many as there are.
@@ -201,6 +201,8 @@ class Scheduler:
         Blocks are taken only from younger sequences that are not in this step yet.
         """
         missing = policy.blocks_for(seq.computed + tokens, self.block_size) - len(seq.blocks)
+        if missing <= 0:
+            return
         if missing > self.pool.available:
             scheduled = {chunk.seq for chunk in plan.chunks}
             mine = policy.queue_order(seq)
@@ -213,7 +215,7 @@ class Scheduler:
                 ],
                 plan,
             )
-        seq.blocks += self.pool.take(max(0, min(missing, self.pool.available))) or []
+        seq.blocks += self.pool.take(min(missing, self.pool.available)) or []
 
     def _take_back(self, wanted: int, holders: list[Sequence], plan: Plan) -> None:
         """Makes `wanted` blocks available out of the tails of `holders`, as far as those go."""
