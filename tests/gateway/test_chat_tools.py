@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import threading
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
@@ -274,3 +275,16 @@ async def test_tokenize_counts_tools_as_chat_does(gateway: Gateway) -> None:
     assert answer.json()["tokens"] == list(gateway.replica.requests[-1].prompt_ids)
     refused = await gateway.post("/tokenize", {"prompt": "x", "tools": [PUT]})
     assert refused.json()["error"]["param"] == "tools"
+
+
+async def test_the_template_is_never_rendered_on_the_event_loop() -> None:
+    threads = set[str]()
+
+    class Watched(LineTemplate):
+        def render(self, *args: Any, **kwargs: Any) -> str:
+            threads.add(threading.current_thread().name)
+            return super().render(*args, **kwargs)
+
+    gateway = make_gateway(saying("x"), template=Watched("watched"))
+    assert (await gateway.post(CHAT, chat())).status_code == 200
+    assert {name.partition("_")[0] for name in threads} == {"tokenizer"}

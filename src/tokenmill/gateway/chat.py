@@ -51,7 +51,8 @@ async def _prepare(serving: Serving, exchange: Exchange) -> Job:
     CHAT.check(body)
     messages = parse_messages(body.get("messages", []))
     template = template_of(model)
-    family = family_of(template)
+    # The first time this renders the template, which takes too long for the event loop.
+    family = await exchange.unless_gone(serving.tokenizer_thread.run(family_of, template))
     offer = family.limit(given) if (given := parse_offer(body)) else None
     asked = parse_form(body)
     check_form(offer, asked)
