@@ -114,9 +114,9 @@ def test_json_validates_against_its_schema(model: RealModel, prompt: list[int]) 
     "regex", ["[a-f]{3}-[0-9]{2,5}", "(yes|no|maybe), (sir|madam)", "[^a-z]{5,9}x", "\\p{Lu}\\p{Ll}{2,12}"]
 )
 def test_a_regex_matches_the_whole_text(model: RealModel, prompt: list[int], regex: str) -> None:
-    (deltas,) = model.run([prompt], under("regex", regex, n=3, max_tokens=40))
+    (deltas,) = model.run([prompt], under("regex", regex, n=2, max_tokens=16))
     plain = regex.replace("\\p{Lu}", "[A-ZÀ-ÞĀ-\U0010ffff]").replace("\\p{Ll}", "\\w")
-    for index in range(3):
+    for index in range(2):
         if reason(deltas, index) == "stop":
             assert re.fullmatch(plain, text(deltas, index)), text(deltas, index)
 
@@ -147,10 +147,10 @@ def test_where_the_grammar_ends_min_tokens_and_ignore_eos_give_way(
 ) -> None:
     (short,) = model.run([prompt], under("regex", "ab", min_tokens=50, ignore_eos=True))
     assert (text(short), reason(short)) == ("ab", "stop")
-    (optional,) = model.run([prompt], under("regex", "a{2,30}", min_tokens=60, max_tokens=80))
-    assert (text(optional), reason(optional)) == ("a" * 30, "stop")
-    (ignoring,) = model.run([prompt], under("regex", "(ab){1,20}", ignore_eos=True))
-    assert (text(ignoring), reason(ignoring)) == ("ab" * 20, "stop")
+    (optional,) = model.run([prompt], under("regex", "a{2,8}", min_tokens=60, max_tokens=80))
+    assert (text(optional), reason(optional)) == ("a" * 8, "stop")
+    (ignoring,) = model.run([prompt], under("regex", "(ab){1,4}", ignore_eos=True))
+    assert (text(ignoring), reason(ignoring)) == ("ab" * 4, "stop")
 
 
 def test_logprobs_stay_those_of_the_model(model: RealModel, prompt: list[int]) -> None:
