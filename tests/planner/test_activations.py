@@ -13,6 +13,7 @@ import torch
 
 from support.tiny_models import load_tiny, save_tiny, step_of
 from tokenmill.core.request import SamplingParams
+from tokenmill.engine.prompt_logprobs import score
 from tokenmill.engine.sampler import sample
 from tokenmill.engine.sampler_state import SamplerState
 from tokenmill.kernels.step import Step
@@ -52,6 +53,16 @@ def test_without_sequences_that_decode_a_run_of_queries_is_widest() -> None:
     attention = 8 * (16 * 8 * 2 + 16 * 6 * 4 + 2 * 16 * 4 * 4) + group
     logits = 100 * max(16 * 4 + 65, 17 * 6, 17 * 4 + 16 * 5)
     assert activation_bytes(model(), alone) == STREAM + masks + attention + logits // 2
+
+
+def test_sequences_that_decode_gather_at_most_8192_positions_at_once() -> None:
+    # 16 sequences of 1024, twice the bound, gather 8192 positions: K and V of 2 heads, 8 wide, in 2 bytes.
+    many = replace(STEP, sequences=16, context=1024)
+    masks = 1024 * 2 * (16 * 8)
+    group = 16 * 2 * 8 * 8 * 16 + 8192 * 2 * 2 * 8 * 2
+    attention = 8 * (16 * 8 * 2 + 16 * 6 * 4 + 2 * 16 * 4 * 4) + group
+    logits = 100 * (32 * 4 + 16 * (7 * 4 + 4 * 8 + 1))
+    assert activation_bytes(model(), many) == STREAM + masks + attention + logits // 2
 
 
 def test_a_large_vocabulary_outweighs_the_layers() -> None:
@@ -148,3 +159,23 @@ def test_the_sampler_allocates_what_is_planned_and_no_more(temperature: float) -
     planned = activation_bytes(small, step) - activation_bytes(replace(small, vocab_size=0), step)
     prompts = 16 * vocabulary * 4
     assert 0.9 * (planned - prompts) <= peak <= planned
+
+
+def test_scoring_prompts_allocates_what_is_planned_and_no_more() -> None:
+    vocabulary = 20_000
+    logits = torch.randn(64, vocabulary, generator=torch.Generator().manual_seed(0))
+    peak = peak_of(lambda: score(logits, [5] * 64, 3)) + logits.nbytes
+    # 64 prompt rows and one that is drawn, as float; of the 64, log-probabilities and a byte.
+    planned = vocabulary * (65 * 4 + 64 * (4 + 1))
+    step = StepBounds(tokens=64, sequences=1, context=1, matrix_bytes=2, kv_bytes=2)
+    one, two = (activation_bytes(model(vocabulary=times * vocabulary), step) for times in (20, 21))
+    assert two - one == planned
+    assert 0.9 * planned <= peak <= planned
+
+
+def test_padding_of_logits_in_float_is_counted_and_of_narrow_ones_dropped() -> None:
+    # 16 prompt rows and 1: 17 are computed as 24; the 16 are scored in 5 bytes.
+    for matrix_bytes, held in ((4, 24), (2, 17)):
+        step = replace(STEP, sequences=1, matrix_bytes=matrix_bytes)
+        one, two = (activation_bytes(model(vocabulary=times * 262144), step) for times in (1, 2))
+        assert two - one == 262144 * (held * 4 + 16 * 5)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tokenmill.core.errors import ConfigError, InsufficientMemory
 from tokenmill.core.flags import ModelFlags
-from tokenmill.models.spec import LayerSpec, ModelSpec, RopeSpec
+from tokenmill.models.spec import ExpertsSpec, LayerSpec, ModelSpec, RopeSpec
+from tokenmill.planner.activations import StepBounds, activation_bytes
 from tokenmill.planner.memory import kv_bytes_per_token, plan_memory, weight_bytes
+from tokenmill.planner.products import COMPILED_BYTES
 
 GIB = 1 << 30
 
@@ -88,3 +91,24 @@ def test_the_longest_sequence_is_the_models_or_the_flags() -> None:
 
 def test_a_bounded_context_needs_less_working_memory() -> None:
     assert plan(8 * GIB, max_model_len=256).activations <= plan(8 * GIB).activations
+
+
+@pytest.mark.parametrize(("form", "size", "compiled"), [("BF16", 2, 4 * 12 + 8), ("F32", 4, 0)])
+def test_working_memory_is_a_step_compiled_products_tables_and_a_block(
+    form: str, size: int, compiled: int
+) -> None:
+    flags = ModelFlags(max_num_batched_tokens=512, max_num_seqs=64, max_model_len=1024)
+    made = plan_memory(SMALL, flags, matrix_format=form, kv_element_bytes=2, available=64 * GIB)
+    step = StepBounds(tokens=512, sequences=64, context=1024, matrix_bytes=size, kv_bytes=2)
+    # Four shapes in 12 numbers of rows up to 512, logits in 8 up to 128; cosines and sines of 1024 positions, 32
+    # each in float; 32 tokens of 23,040.
+    beside = compiled * COMPILED_BYTES + 2 * 1024 * 32 * 4 + 32 * 23_040
+    assert made.activations == activation_bytes(SMALL, step) + beside
+
+
+def test_routers_are_held_in_float() -> None:
+    layer = replace(SMALL.layers[0], experts=ExpertsSpec(count=4, active=2, renormalize=True))
+    sparse = replace(SMALL, layers=(layer,))
+    # 49152 x 576 embeddings, attention, 4 experts in 2 bytes; 3 norms of 576 and a router of 4 x 576 in 4
+    matrices = 49152 * 576 + 576 * 960 + 576 * 576 + 4 * 3 * 576 * 1536
+    assert weight_bytes(sparse, "BF16") == 2 * matrices + 4 * (3 * 576 + 4 * 576)

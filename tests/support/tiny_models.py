@@ -97,13 +97,15 @@ def _config(kind: str, **changes: Any) -> Any:
     return getattr(transformers, config_name)(**{**SIZES, **own, **changes})
 
 
-def load_tiny(folder: Path, *, num_blocks: int = 64, block_size: int = 16) -> ReferenceProgram:
-    """The checkpoint as a float32 step program."""
+def load_tiny(
+    folder: Path, *, num_blocks: int = 64, block_size: int = 16, dtype: torch.dtype | None = None
+) -> ReferenceProgram:
+    """The checkpoint as a step program with matrices and KV in `dtype`, float32 by default."""
     source = open_model(folder)
-    packed = build_program(source.spec, source.weights, torch.float32, source.spec.max_position)
+    packed = build_program(source.spec, source.weights, dtype or torch.float32, source.spec.max_position)
     source.weights.close()
     shapes = tuple((layer.kv_heads, layer.head_dim) for layer in source.spec.layers)
-    return ReferenceProgram(packed, KvLayout(num_blocks, block_size, shapes), torch.float32)
+    return ReferenceProgram(packed, KvLayout(num_blocks, block_size, shapes), dtype or torch.float32)
 
 
 def step_of(parts: list[tuple[list[int], int, list[int]]], block_size: int = 16) -> Step:

@@ -8,6 +8,9 @@ import torch
 
 from tokenmill.engine.sampler import Sampled
 
+# Parts of the vocabulary in which ranks are counted: PyTorch copies booleans to 8-byte integers to add them.
+_PARTS = 16
+
 
 def score(logits: torch.Tensor, following: Items[int], alternatives: int) -> list[Sampled]:
     """What the model thought of each following token before it saw it; raw, like the sampler's.
@@ -19,7 +22,8 @@ def score(logits: torch.Tensor, following: Items[int], alternatives: int) -> lis
     """
     table = torch.log_softmax(logits, dim=-1)
     own = table.gather(-1, torch.tensor(following)[:, None])
-    ranks = (table > own).sum(dim=-1) + 1
+    parts = torch.split(table, -(-table.shape[-1] // _PARTS), dim=-1)
+    ranks = torch.stack([(part > own).sum(dim=-1) for part in parts]).sum(dim=0) + 1
     values, ids = table.topk(min(alternatives, table.shape[-1]), dim=-1)
     columns = (own.squeeze(-1).tolist(), ids.tolist(), values.tolist(), ranks.tolist())
     return [

@@ -1,6 +1,7 @@
 """Products, norms and MLPs on rows, in PyTorch.
 
-Products have a multiple of `ROWS` rows: there the libraries sum each row in one order, whatever the others.
+Products have as many rows as `filled_rows` gives, a multiple of 8: there the libraries sum each row in one
+order, whatever the others. The numbers are few because each is compiled, and the compiled product kept.
 """
 
 from __future__ import annotations
@@ -11,16 +12,16 @@ import torch
 import torch.nn.functional as functional
 
 from tokenmill.kernels.program import Linear, Mlp
-from tokenmill.planner.activations import ROWS
+from tokenmill.planner.products import filled_rows
 
 
 def fill_rows(x: torch.Tensor) -> torch.Tensor:
-    """[rows, width] with rows of zeros up to a multiple of `ROWS`."""
-    return functional.pad(x, (0, 0, 0, -len(x) % ROWS))
+    """[rows, width] with rows of zeros up to `filled_rows`."""
+    return functional.pad(x, (0, 0, 0, filled_rows(len(x)) - len(x)))
 
 
 def linear(x: torch.Tensor, op: Linear) -> torch.Tensor:
-    """[rows, in] to [rows, out], in the type of the weight. `rows` is a multiple of `ROWS`."""
+    """[rows, in] to [rows, out], in the type of the weight. `rows` is filled up."""
     return functional.linear(x.to(op.weight.dtype), op.weight, op.bias)
 
 
@@ -30,7 +31,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 
 
 def mlp(x: torch.Tensor, op: Mlp) -> torch.Tensor:
-    """[rows, hidden] to [rows, hidden]. `rows` is a multiple of `ROWS`."""
+    """[rows, hidden] to [rows, hidden]. `rows` is filled up."""
     gate, up = linear(x, op.gate_up).chunk(2, dim=-1)
     return linear(_activate(gate, op.activation) * up, op.down)
 

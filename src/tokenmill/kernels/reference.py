@@ -33,7 +33,7 @@ from tokenmill.kernels.program import (
     StepOutput,
 )
 from tokenmill.kernels.step import Step
-from tokenmill.planner.activations import ROWS
+from tokenmill.planner.products import filled_rows
 
 
 class ReferenceProgram:
@@ -53,7 +53,7 @@ class ReferenceProgram:
     @torch.no_grad()  # not inference mode: the sampler changes the logits in place
     def run(self, step: Step) -> StepOutput:
         rows = len(step.token_ids)
-        padding = -rows % ROWS
+        padding = filled_rows(rows) - rows
         scratch = self._layout.num_blocks * self._layout.block_size
         token_ids = _padded(step.token_ids, padding, 0)
         slots = _padded(step.slots, padding, scratch)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tokenmill.models.spec import ExpertsSpec, LayerSpec, ModelSpec
+from tokenmill.planner.products import filled_rows
 
-# Rows of a product, and query rows of attention, are filled up to a multiple of this.
+# Query rows of attention are filled up to a multiple of this.
 ROWS = 8
 # Query rows attention handles at once.
 ATTENTION_ROWS = 128
@@ -43,12 +44,23 @@ class StepBounds:
 
     @property
     def rows(self) -> int:
-        return _filled(self.tokens)
+        """Of a step's products, padding included."""
+        return filled_rows(self.tokens)
 
     @property
     def decoding(self) -> int:
         """Sequences that compute a single token."""
         return min(self.sequences, self.tokens)
+
+    @property
+    def prompt_logits(self) -> int:
+        """Prompt positions whose logits are read."""
+        return min(self.tokens, PROMPT_LOGIT_ROWS)
+
+    @property
+    def logits(self) -> int:
+        """Rows whose logits are computed together."""
+        return self.decoding + self.prompt_logits
 
     @property
     def span(self) -> int:
@@ -130,13 +142,16 @@ def _routing(experts: ExpertsSpec, hidden: int, step: StepBounds) -> int:
 
 def _logits(vocabulary: int, step: StepBounds) -> int:
     """The widest of three moments: logits become float, prompts are scored, tokens are drawn."""
-    prompts = min(step.tokens, PROMPT_LOGIT_ROWS)
-    narrow = step.matrix_bytes if step.matrix_bytes < _FLOAT else 0
-    computed = (step.decoding + prompts) * (_FLOAT + narrow)
-    scored = (step.decoding + prompts) * _FLOAT + prompts * (_FLOAT + 1)
+    prompts = step.prompt_logits
+    filled = filled_rows(step.logits)
+    narrow = step.matrix_bytes < _FLOAT
+    # Made float, they are copied without their padding.
+    held = (step.logits if narrow else filled) * _FLOAT
+    computed = held + (filled * step.matrix_bytes if narrow else 0)
+    scored = held + prompts * (_FLOAT + 1)
     # Logits, raw log-probabilities, the rows drawn, scaled, as probabilities, those cut, what is kept of
     # them, ranked; their places, sums, themselves in doubles and taken from the sums; a mask.
-    drawn = prompts * _FLOAT + step.decoding * (8 * _FLOAT + 4 * _LONG + 1)
+    drawn = held + step.decoding * (7 * _FLOAT + 4 * _LONG + 1)
     return vocabulary * max(computed, scored, drawn)
 
 

@@ -13,6 +13,7 @@ from tokenmill.core.flags import ModelFlags
 from tokenmill.models.formats import nbytes
 from tokenmill.models.spec import ModelSpec
 from tokenmill.planner.activations import StepBounds, activation_bytes, table_bytes
+from tokenmill.planner.products import compiled_bytes
 
 # A default pool serves the running sequences at this length, or one at the model's longest.
 TYPICAL_SEQUENCE_TOKENS = 2048
@@ -88,8 +89,9 @@ def plan_memory(
         matrix_bytes=nbytes(matrix_format, (1,)),
         kv_bytes=kv_element_bytes,
     )
-    # Beside a step's own: the block that padding writes to.
-    activations = activation_bytes(spec, step) + table_bytes(spec, longest) + per_block
+    # Beside a step's own: compiled products, rotary tables, the block that padding writes to.
+    compiled = compiled_bytes(spec, step.tokens, step.logits) if matrix_format == "BF16" else 0
+    activations = activation_bytes(spec, step) + compiled + table_bytes(spec, longest) + per_block
     explicit = _explicit_blocks(flags, per_block)
     # A pool asked for by size is only held against what is there; the default leaves the rest alone.
     budget = available if explicit is not None else int(available * flags.gpu_memory_utilization)

@@ -175,18 +175,27 @@ def test_mixed_steps_of_several_sequences(pair: tuple[Any, Path]) -> None:
 def test_a_row_is_the_same_bits_however_it_is_computed(
     pair: tuple[Any, Path], length: int, sizes: tuple[int, ...]
 ) -> None:
-    _, folder = pair
+    assert_same_bits(pair[1], length, sizes, torch.float32)
+
+
+@pytest.mark.parametrize("pair", ["llama-biases", "gemma3", "mixtral"], indirect=True)
+def test_a_row_is_the_same_bits_in_bfloat16_too(pair: tuple[Any, Path]) -> None:
+    assert_same_bits(pair[1], 700, (1, 11, 150), torch.bfloat16)
+
+
+def assert_same_bits(folder: Path, length: int, sizes: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Whole, in pieces of each size, and beside another sequence."""
     tokens = tokens_of(length)
     blocks = list(range(length // 16 + 1))
-    whole = load_tiny(folder).run(step_of([(tokens, 0, blocks)])).logits
+    whole = load_tiny(folder, dtype=dtype).run(step_of([(tokens, 0, blocks)])).logits
     for size in sizes:
-        program = load_tiny(folder)
+        program = load_tiny(folder, dtype=dtype)
         pieces = [
             program.run(step_of([(tokens[at : at + size], at, blocks)])).logits
             for at in range(0, length, size)
         ]
         assert torch.equal(torch.cat(pieces), whole)
-    program = load_tiny(folder)
+    program = load_tiny(folder, dtype=dtype)
     other = tokens_of(90, seed=5)
     beside = program.run(step_of([(other, 0, list(range(50, 56))), (tokens, 0, blocks)])).logits
     assert torch.equal(beside[90:], whole)
