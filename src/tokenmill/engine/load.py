@@ -102,7 +102,7 @@ def load_model(source: ModelSource, flags: ModelFlags, told: Callable[[str, int]
     told("warm", 0)
     parts = (
         MemoryPart("imports", plan.imports, imports),
-        MemoryPart("weights", plan.weights, weights - imports),
+        MemoryPart("weights", plan.weights + plan.tables, weights - imports),
         MemoryPart("kv cache", plan.kv_pool, pool - weights),
         MemoryPart("working memory", plan.activations, warmed - pool),
     )

@@ -27,11 +27,14 @@ class MemoryPlan:
     """What will be resident, by part, and the KV pool that follows.
 
     Attributes:
+        tables: of rotary embeddings, made with the weights.
+        activations: working memory: a step's own, compiled products, the block that padding writes to.
         kv_tokens: tokens the pool holds, over all sequences.
         max_model_len: longest prompt plus output: the model's limit or the flag's.
     """
 
     weights: int
+    tables: int
     kv_bytes_per_token: int
     block_size: int
     num_kv_blocks: int
@@ -49,7 +52,7 @@ class MemoryPlan:
 
     @property
     def total(self) -> int:
-        return self.weights + self.kv_pool + self.activations + self.imports
+        return self.weights + self.tables + self.kv_pool + self.activations + self.imports
 
 
 def weight_bytes(spec: ModelSpec, matrix_format: str) -> int:
@@ -80,6 +83,7 @@ def plan_memory(
     if longest > spec.max_position:
         raise ConfigError(f"max_model_len must be at most {spec.max_position} for this model, not {longest}")
     weights = weight_bytes(spec, matrix_format)
+    tables = table_bytes(spec, longest)
     per_token = kv_bytes_per_token(spec, kv_element_bytes)
     per_block = per_token * flags.block_size
     step = StepBounds(
@@ -89,20 +93,20 @@ def plan_memory(
         matrix_bytes=nbytes(matrix_format, (1,)),
         kv_bytes=kv_element_bytes,
     )
-    # Beside a step's own: compiled products, rotary tables, the block that padding writes to.
     compiled = compiled_bytes(spec, step.tokens, step.logits) if matrix_format == "BF16" else 0
-    activations = activation_bytes(spec, step) + compiled + table_bytes(spec, longest) + per_block
+    activations = activation_bytes(spec, step) + compiled + per_block
     explicit = _explicit_blocks(flags, per_block)
     # A pool asked for by size is only held against what is there; the default leaves the rest alone.
     budget = available if explicit is not None else int(available * flags.gpu_memory_utilization)
-    room = (budget - weights - activations) // per_block
+    room = (budget - weights - tables - activations) // per_block
     if room < 1 or (explicit or 1) > room:
-        raise _too_big(weights, activations, (explicit or 1) * per_block, budget, available)
+        raise _too_big(weights + tables, activations, (explicit or 1) * per_block, budget, available)
     if explicit is None:
         tokens = max(longest, flags.max_num_seqs * min(longest, TYPICAL_SEQUENCE_TOKENS))
         explicit = min(room, -(-tokens // flags.block_size))
     return MemoryPlan(
         weights=weights,
+        tables=tables,
         kv_bytes_per_token=per_token,
         block_size=flags.block_size,
         num_kv_blocks=explicit,
