@@ -8,6 +8,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -144,6 +145,18 @@ def test_the_reference_path_allocates_what_is_planned_and_no_more(
     planned = activation_bytes(source.spec, bounds)
     assert peak - logits <= planned
     assert peak >= least * planned
+
+
+@pytest.mark.parametrize("kind", ["mixtral", "qwen3_moe"])
+def test_rows_that_choose_different_experts_stay_within_the_plan(kind: str, tmp_path: Path) -> None:
+    save_tiny(kind, tmp_path, hidden_size=192, intermediate_size=2048, moe_intermediate_size=2048)
+    program, step = load_tiny(tmp_path, num_blocks=32 * (DECODING + 1)), widest_step()
+    source = open_model(tmp_path)
+    source.weights.close()
+    varied = replace(step, token_ids=np.arange(PREFILL + DECODING) % 150 + 5)
+    bounds = StepBounds(PREFILL + DECODING, DECODING, CONTEXT, matrix_bytes=4, kv_bytes=4)
+    logits = len(step.logit_rows) * source.spec.vocab_size * 4  # of every row here
+    assert peak_of(lambda: program.run(varied)) - logits <= activation_bytes(source.spec, bounds)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0], ids=["not all are drawn", "all are drawn"])
