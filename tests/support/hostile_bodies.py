@@ -160,7 +160,7 @@ EMPTY: dict[str, Hostile] = {
     "empty objects": answered(CHAT, short(logit_bias={}, metadata={}, chat_template_kwargs={})),
     "an empty message": answered(CHAT, short("")),
     "2,048 empty messages": refused(CHAT, chat(messages=[{"role": "user", "content": ""}] * 2048), LONG),
-    "no parts": answered(CHAT, short(messages=[{"role": "user", "content": []}])),
+    "no parts": refused(CHAT, chat(messages=[{"role": "user", "content": []}])),
     "1,024 empty parts": answered(
         CHAT, short(messages=[{"role": "user", "content": [{"type": "text", "text": ""}] * 1024}])
     ),
