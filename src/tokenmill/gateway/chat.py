@@ -89,7 +89,7 @@ async def _prepare(serving: Serving, exchange: Exchange) -> Job:
     source = model.replica.generate(request)
     if (grammar := request.sampling.grammar) is not None:
         source = blaming(source, Blame(grammar, asked, offer))
-    return Job([source], sampling.n, renderer, stream)
+    return Job([source], sampling.n, renderer, renderer if stream else None)
 
 
 def _max_tokens(body: Body) -> int | None:

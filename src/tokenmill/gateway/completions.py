@@ -66,7 +66,7 @@ async def _prepare(serving: Serving, exchange: Exchange) -> Job:
 
     head = Head.new("cmpl-", serving.clock, model.name)
     renderer = TextRenderer(head, asked, echoes, include_usage)
-    return Job([source(prompt) for prompt in ids], asked.best_of, renderer, stream)
+    return Job([source(prompt) for prompt in ids], asked.best_of, renderer, renderer if stream else None)
 
 
 def parse_prompts(body: Body, model: ServedModel) -> list[Prompt]:

@@ -7,6 +7,7 @@ import base64
 import struct
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -18,9 +19,8 @@ from tokenmill.core.errors import InvalidRequest, NotSupported, UnsupportedParam
 from tokenmill.core.request import GenerateRequest, Pooling, SamplingParams
 from tokenmill.fleet.replica import Replica
 from tokenmill.gateway.body import read_json_object
-from tokenmill.gateway.generation import admit, make_request
+from tokenmill.gateway.generation import Job, generate, make_request
 from tokenmill.gateway.http import Exchange
-from tokenmill.gateway.inbox import Inbox
 from tokenmill.gateway.openai_fields import EMBEDDINGS
 from tokenmill.gateway.openai_types import UsageSum
 from tokenmill.gateway.prompts import Prompt, parse_texts
@@ -29,8 +29,6 @@ from tokenmill.gateway.served import ServedModel, Serving
 
 # Inputs of one request that the replica has at once; the others wait here, where they take no turns.
 AT_ONCE = 32
-# Embeddings that are written in a few milliseconds.
-ON_LOOP_EMBEDDINGS = 16
 
 Encoding = Literal["float", "base64"]
 
@@ -58,40 +56,39 @@ class EmbeddingList(msgspec.Struct, kw_only=True):
 async def embeddings(serving: Serving, exchange: Exchange) -> None:
     """One embedding of unit length an input. A refused input refuses all before anything starts."""
     exchange.prompt_field = "input"
+    await generate(serving, exchange, _prepare)
+
+
+async def _prepare(serving: Serving, exchange: Exchange) -> Job:
     model = serving.model
-    admit(serving)
-    with serving.entry():
-        body = await read_json_object(exchange, serving.limits.body_s)
-        check_model(body, model)
-        EMBEDDINGS.check(body)
-        pooling = _pooling(model)
-        encoding = _encoding(body)
-        _check_dimensions(body, model)
-        inputs = parse_inputs(body, model)
-        ids = await exchange.unless_gone(serving.tokenizer_thread.run(_encode, model, inputs))
-    admit(serving)  # again: reading and tokenizing took time
+    body = await read_json_object(exchange, serving.limits.body_s)
+    check_model(body, model)
+    EMBEDDINGS.check(body)
+    pooling = _pooling(model)
+    encoding = _encoding(body)
+    _check_dimensions(body, model)
+    inputs = parse_inputs(body, model)
+    ids = await exchange.unless_gone(serving.tokenizer_thread.run(_encode, model, inputs))
     slots = asyncio.Semaphore(AT_ONCE)
     requests = (make_request(serving, exchange, each, SamplingParams(), pooling) for each in ids)
-    inbox = Inbox([_embed(model.replica, request, slots) for request in requests], 1)
-    async with exchange.watching(inbox.client_gone), inbox:
-        deltas = await inbox.take_all()
-    took = (b"openai-processing-ms", b"%d" % (exchange.seconds() * 1000))
-    # A thousand inputs are a million numbers: written on a thread, so that other connections get their turns.
-    large = len(deltas) > ON_LOOP_EMBEDDINGS
-    given = (deltas, encoding, model.name)
-    answer = await asyncio.to_thread(_answer, *given) if large else _answer(*given)
-    await exchange.respond(200, answer, headers=[took])
+    sources = [_embed(model.replica, request, slots) for request in requests]
+    return Job(sources, 1, EmbeddingRenderer(model.name, encoding))
 
 
-def _answer(deltas: Sequence[Delta], encoding: Encoding, model: str) -> bytes:
-    usage = UsageSum(1)
-    for delta in deltas:
-        usage.add(delta)
-    data = [
-        EmbeddingObject(index=delta.index, embedding=_written(delta.embedding, encoding)) for delta in deltas
-    ]
-    counted = EmbeddingUsage(usage.prompt_tokens, usage.prompt_tokens)
-    return msgspec.json.encode(EmbeddingList(data=data, model=model, usage=counted))
+@dataclass(frozen=True)
+class EmbeddingRenderer:
+    """Writes the embeddings of a request, in the order of its inputs."""
+
+    model: str
+    encoding: Encoding
+
+    def whole(self, deltas: Sequence[Delta], usage: UsageSum) -> EmbeddingList:
+        data = [
+            EmbeddingObject(index=delta.index, embedding=_written(delta.embedding, self.encoding))
+            for delta in deltas
+        ]
+        counted = EmbeddingUsage(usage.prompt_tokens, usage.prompt_tokens)
+        return EmbeddingList(data=data, model=self.model, usage=counted)
 
 
 def _pooling(model: ServedModel) -> Pooling:

@@ -20,10 +20,20 @@ from tokenmill.gateway.served import Serving
 
 # Log-probabilities that are written in a few milliseconds.
 ON_LOOP_ENTRIES = 1000
+# As many take as long as one embedding.
+EMBEDDING_ENTRIES = 62
 
 
-class Renderer(Protocol):
-    """How a dialect writes one answer."""
+class WholeRenderer(Protocol):
+    """How a dialect writes one answer in one piece."""
+
+    def whole(self, deltas: Sequence[Delta], usage: UsageSum) -> object:
+        """The answer, from one delta a choice."""
+        ...
+
+
+class StreamRenderer(Protocol):
+    """How a dialect writes one answer as events."""
 
     def frames(self, delta: Delta) -> bytes:
         """The stream events of one delta; may be empty."""
@@ -33,33 +43,29 @@ class Renderer(Protocol):
         """What follows when every choice has finished; may be empty."""
         ...
 
-    def whole(self, deltas: Sequence[Delta], usage: UsageSum) -> object:
-        """The answer in one piece, from one delta a choice."""
-        ...
-
 
 @dataclass(frozen=True)
 class Job:
-    """What to run and how to answer. `n` choices come from each source."""
+    """What to run and how to answer: as events if there is a `stream`. Each source gives `n` choices."""
 
     sources: Sequence[Source]
     n: int
-    renderer: Renderer
-    stream: bool
+    whole: WholeRenderer
+    stream: StreamRenderer | None = None
 
 
 async def generate(
     serving: Serving, exchange: Exchange, prepare: Callable[[Serving, Exchange], Awaitable[Job]]
 ) -> None:
-    """Answers one generating request; `prepare` reads it."""
-    admit(serving)
+    """Answers one request that the replica works for; `prepare` reads it."""
+    _admit(serving)
     with serving.entry():
         job = await prepare(serving, exchange)
-    admit(serving)  # again: reading and tokenizing the prompt took time
+    _admit(serving)  # again: reading and tokenizing the prompt took time
     await _answer(serving, exchange, job)
 
 
-def admit(serving: Serving) -> None:
+def _admit(serving: Serving) -> None:
     """Raises Draining or NotReady when no new work is taken."""
     if serving.draining:
         raise Draining("the server is stopping and takes no new requests")
@@ -91,9 +97,9 @@ async def _answer(serving: Serving, exchange: Exchange, job: Job) -> None:
     usage = UsageSum(job.n)
     inbox = Inbox(job.sources, job.n)
     # The replica is done with a request before its client learns the end of it.
-    if job.stream:
+    if job.stream is not None:
         async with exchange.watching(inbox.client_gone), inbox:
-            tail = await _stream(exchange, inbox, job.renderer, usage, serving.limits.keepalive_s)
+            tail = await _stream(exchange, inbox, job.stream, usage, serving.limits.keepalive_s)
         await exchange.write(tail)
         await exchange.end_stream()
         return
@@ -101,12 +107,12 @@ async def _answer(serving: Serving, exchange: Exchange, job: Job) -> None:
         deltas = await inbox.take_all()
     _count(deltas, usage, exchange)
     took = (b"openai-processing-ms", b"%d" % (exchange.seconds() * 1000))
-    body = await _written(deltas, lambda given: msgspec.json.encode(job.renderer.whole(given, usage)))
+    body = await _written(deltas, lambda given: msgspec.json.encode(job.whole.whole(given, usage)))
     await exchange.respond(200, body, headers=[took])
 
 
 async def _stream(
-    exchange: Exchange, inbox: Inbox, renderer: Renderer, usage: UsageSum, keepalive_s: float
+    exchange: Exchange, inbox: Inbox, renderer: StreamRenderer, usage: UsageSum, keepalive_s: float
 ) -> bytes:
     """Sends everything but the end, which it returns."""
     # Nothing is sent before the first news or the first silence: until then a failure is a proper status.
@@ -131,8 +137,11 @@ async def _stream(
 
 
 async def _written(deltas: Sequence[Delta], write: Callable[[Sequence[Delta]], bytes]) -> bytes:
-    """Long lists of log-probabilities are written on a thread, so that other connections get their turns."""
-    entries = sum(len(delta.logprobs) + len(delta.prompt_logprobs) for delta in deltas)
+    """Long lists of numbers are written on a thread, so that other connections get their turns."""
+    entries = sum(
+        len(delta.logprobs) + len(delta.prompt_logprobs) + EMBEDDING_ENTRIES * bool(delta.embedding)
+        for delta in deltas
+    )
     return await asyncio.to_thread(write, deltas) if entries > ON_LOOP_ENTRIES else write(deltas)
 
 
