@@ -35,7 +35,6 @@ from tokenmill.gateway.sampling import (
 from tokenmill.gateway.served import Serving
 from tokenmill.gateway.structured import parse_form
 from tokenmill.gateway.tools.declared import parse_offer
-from tokenmill.gateway.tools.families import family_of
 
 
 async def chat_completions(serving: Serving, exchange: Exchange) -> None:
@@ -51,9 +50,7 @@ async def _prepare(serving: Serving, exchange: Exchange) -> Job:
     CHAT.check(body)
     messages = parse_messages(body.get("messages", []))
     template = template_of(model)
-    # The first time this renders the template, which takes too long for the event loop.
-    family = await exchange.unless_gone(serving.tokenizer_thread.run(family_of, template))
-    offer = family.limit(given) if (given := parse_offer(body)) else None
+    offer = parse_offer(body)
     asked = parse_form(body)
     check_form(offer, asked)
     sampling = sampling_params(
@@ -67,12 +64,13 @@ async def _prepare(serving: Serving, exchange: Exchange) -> Job:
     sampling = replace(sampling, prompt_logprobs=prompt_alternatives(body, stream=stream))
     conversation = Conversation(messages, offer.tools if offer else (), template_variables(body))
     prompt = await exchange.unless_gone(serving.tokenizer_thread.run(chat_prompt, model, conversation))
+    offer = prompt.family.limit(offer) if offer else None
     check_prompt(prompt.ids, sampling.max_tokens, model)
     bounds.reported_logprobs(len(prompt.ids), sampling.prompt_logprobs)
     special_tokens = model.tokenizer.special_tokens
     form = AnswerForm(
         offer,
-        family.syntax,
+        prompt.family.syntax,
         thinking_of(template.source, prompt.text, special_tokens),
         sampling.grammar,
         special_tokens,

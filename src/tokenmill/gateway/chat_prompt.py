@@ -14,7 +14,7 @@ from tokenmill.gateway.messages import Message
 from tokenmill.gateway.sampling import encode
 from tokenmill.gateway.served import MessageTemplate, ServedModel
 from tokenmill.gateway.tools.declared import Tool
-from tokenmill.gateway.tools.families import family_of
+from tokenmill.gateway.tools.families import Family, family_of
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,11 @@ class Conversation:
 
 @dataclass(frozen=True)
 class ChatPrompt:
-    """The text a template made, and its token ids."""
+    """The text a template made, its token ids, and the template's way of calling tools."""
 
     text: str
     ids: Sequence[int]
+    family: Family
 
 
 def template_of(model: ServedModel) -> MessageTemplate:
@@ -54,14 +55,15 @@ def template_of(model: ServedModel) -> MessageTemplate:
 def chat_prompt(model: ServedModel, conversation: Conversation) -> ChatPrompt:
     """Renders and tokenizes. The template writes BOS itself where the model wants it."""
     template = template_of(model)
-    messages, tools = family_of(template).prepare(conversation.messages, conversation.tools)
+    family = family_of(template)  # the first time this renders the template
+    messages, tools = family.prepare(conversation.messages, conversation.tools)
     text = template.render(
         messages,
         tools=tools,
         add_generation_prompt=conversation.add_generation_prompt,
         extra=conversation.variables,
     )
-    return ChatPrompt(text, encode(model, text, add_special=False))
+    return ChatPrompt(text, encode(model, text, add_special=False), family)
 
 
 def template_variables(body: Mapping[str, object]) -> Mapping[str, object]:
