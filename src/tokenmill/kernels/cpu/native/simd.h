@@ -1,0 +1,42 @@
+// Sixteen numbers at a time, whatever the processor: the one place that knows instruction sets.
+//
+// Each header defines the same types and functions:
+//   F32x16, I32x16        sixteen floats, sixteen 32-bit integers; + - * work on both
+//   load, store           of 16 floats, any alignment
+//   load_half             16 float16 numbers as floats
+//   splat                 one number in all lanes
+//   fma(a, b, c)          a * b + c
+//   to_float, to_int      conversion, to the nearest
+//   maximum, minimum      of two vectors, by lane
+//   sum, largest          over the lanes, in one fixed order
+//   magnitude             absolute value
+//   shift_left            of integers, by 0 to 31 bits
+//   store_bytes           16 integers of -128 to 127 as bytes
+//   power_of_two(n)       2^n for integers n of -126 to 127
+//   Codes, load_codes     64 unsigned bytes: [16 lanes][4]
+//   low_nibbles, high_nibbles   of 64 bytes as Codes
+//   dot4(sum, codes, four)      sum[lane] += codes[lane][0..3] . four signed bytes
+//   Pairs, load_pairs, dot2(sum, pairs, two)   the same for two bfloat16 numbers, summed in float
+#pragma once
+
+#include <stdint.h>
+#include <string.h>
+
+namespace mill {
+
+// Four signed bytes, or two bfloat16 numbers, as they lie in memory.
+inline int32_t load_word(const void *at) {
+    int32_t word;
+    memcpy(&word, at, sizeof word);
+    return word;
+}
+
+}  // namespace tm
+
+#if defined(TM_ISA_AVX512)
+#include "simd_avx512.h"
+#elif defined(TM_ISA_AVX2)
+#include "simd_avx2.h"
+#else
+#include "simd_portable.h"
+#endif
