@@ -11,7 +11,16 @@ import torch
 
 from tokenmill.hardware.cpu import cpu_flags
 from tokenmill.hardware.isa import ISAS, Isa
-from tokenmill.kernels.cpu.abi import KvFormat, TmCounters, TmKvLayer, TmMatrix, TmOp, TmProgram, TmRotary, TmStep
+from tokenmill.kernels.cpu.abi import (
+    KvFormat,
+    TmCounters,
+    TmKvLayer,
+    TmMatrix,
+    TmOp,
+    TmProgram,
+    TmRotary,
+    TmStep,
+)
 from tokenmill.kernels.cpu.library import step_library
 from tokenmill.kernels.cpu.packed import PackedMatrix
 from tokenmill.kernels.step import Step
@@ -121,7 +130,9 @@ class Machine:
         """What int8 rows 0 or 1 stand for, [rows, columns] float32."""
         groups = -(-columns // 32)
         start = self.shape.offsets()[f"rows{place}.scales"]
-        scales = self.arena[start : start + self.rows * groups * 4].view(np.float32).reshape(self.rows, groups)
+        scales = (
+            self.arena[start : start + self.rows * groups * 4].view(np.float32).reshape(self.rows, groups)
+        )
         return (self.codes(place, columns) * scales.repeat(32, axis=1))[:, :columns]
 
     def run(self, step: Step) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
