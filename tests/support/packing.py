@@ -70,6 +70,20 @@ def pack(weight: np.ndarray, shape: PackedShape) -> Packed:
     )
 
 
+def gated(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
+    """Rows of two matrices [inner, columns] in turn, 16 by 16, each padded with zeros to a multiple of 16."""
+    inner = -(-len(gate) // 16) * 16
+    both = np.zeros((2, inner, gate.shape[1]), np.float32)
+    both[:, : len(gate)] = gate, up
+    return both.reshape(2, -1, 16, gate.shape[1]).transpose(1, 0, 2, 3).reshape(2 * inner, -1)
+
+
+def ungated(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What `gated` put together, padding included."""
+    parts = weight.reshape(-1, 2, 16, weight.shape[1]).transpose(1, 0, 2, 3).reshape(2, -1, weight.shape[1])
+    return parts[0], parts[1]
+
+
 def _codes(padded: np.ndarray, shape: PackedShape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Codes [rows, columns], and scales and offsets [rows, scales] as float32 numbers their type can hold."""
     every = GROUP * shape.scale_every

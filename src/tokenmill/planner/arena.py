@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tokenmill.planner.packed import GROUP
+from tokenmill.planner.packed import GROUP, PANEL
 
 _ALIGNMENT = 64
 _FLOAT = 4
@@ -56,6 +56,22 @@ class ArenaShape:
     @property
     def nbytes(self) -> int:
         return sum(_rounded(size) for size in self.parts().values())
+
+
+def experts_bytes(rows: int, hidden: int, experts: int, active: int, row_bytes: int) -> int:
+    """What a mixture of experts needs of its own, as native/scratch.h carves it.
+
+    Args:
+        rows: tokens of a step.
+        active: experts of a row.
+    """
+    groups = -(-hidden // GROUP)
+    places = rows * active * _FLOAT
+    scores = rows * -(-experts // PANEL) * PANEL * _FLOAT
+    codes = rows * groups * GROUP * row_bytes
+    quantized = rows * groups * _FLOAT
+    parts = (scores, places, places, places, (experts + 1) * _FLOAT, codes, quantized, quantized, quantized)
+    return sum(_rounded(size) for size in parts)
 
 
 def _rounded(size: int) -> int:

@@ -7,33 +7,32 @@
 
 namespace mill {
 
-// Activations of a pair of panels: 16 of each, so that together they fill a group of the next product's rows.
-inline void gate(const Context &context, const TmOp &op, const Member &member) {
-    const Arena &arena = context.arena;
-    const int64_t wide = context.program.wide;
-    const int64_t inner = op.matrix.n / 2;
-    const Rows out = shaped(arena.rows[1], inner);
-    product(op.matrix, shaped(arena.rows[0], op.matrix.k), context.step.tokens, member, 2,
-            [&](int64_t panel, int64_t row, int count, const float *tile) {
-                const bool last = panel % 2 == 1 || (panel + 1) * 16 >= inner;
-                for (int r = 0; r < count; ++r) {
-                    float *group = arena.wide + (row + r) * wide + panel / 2 * TM_GROUP;
-                    const float *mine = tile + r * TM_PANEL;
-                    store(group + panel % 2 * 16, activate(op.activation, load(mine)) * load(mine + 16));
-                    if (last) {
-                        if (panel % 2 == 0) {
-                            store(group + 16, splat(0.0f));
-                        }
-                        write_group(op.rows_as, group, out, row + r, panel / 2);
-                    }
+// rows of `out` = activation(gate) * up of `n_rows` rows of `in`; `wide`, [rows, stride], is overwritten.
+// A pair of panels has 16 columns of each, so that together they fill a group of `out`.
+inline void gate(const TmMatrix &matrix, const Rows &in, int64_t n_rows, const Rows &out, float *wide, int64_t stride,
+                 const TmOp &op, const Member &member) {
+    const int64_t inner = matrix.n / 2;
+    product(matrix, in, n_rows, member, 2, [&](int64_t panel, int64_t row, int count, const float *tile) {
+        const bool last = panel % 2 == 1 || (panel + 1) * 16 >= inner;
+        for (int r = 0; r < count; ++r) {
+            float *group = wide + (row + r) * stride + panel / 2 * TM_GROUP;
+            const float *mine = tile + r * TM_PANEL;
+            store(group + panel % 2 * 16, activate(op.activation, load(mine)) * load(mine + 16));
+            if (last) {
+                if (panel % 2 == 0) {
+                    store(group + 16, splat(0.0f));
                 }
-            });
+                write_group(op.rows_as, group, out, row + r, panel / 2);
+            }
+        }
+    });
 }
 
 inline void linear(const Context &context, const TmOp &op, const Member &member) {
     const Arena &arena = context.arena;
     if (op.epilogue == TM_GATED) {
-        gate(context, op, member);
+        const Rows in = shaped(arena.rows[0], op.matrix.k), out = shaped(arena.rows[1], op.matrix.n / 2);
+        gate(op.matrix, in, context.step.tokens, out, arena.wide, context.program.wide, op, member);
         return;
     }
     const bool qkv = op.epilogue == TM_QKV;

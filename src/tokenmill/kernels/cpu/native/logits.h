@@ -51,18 +51,6 @@ inline void raise(uint64_t *best, uint64_t key) {
     }
 }
 
-// One row of a product's left side, to another place.
-inline void copy_row(const Rows &from, int64_t row, const Rows &to, int64_t at, int64_t bytes) {
-    const size_t codes = static_cast<size_t>(from.columns * bytes);
-    memcpy(to.codes + at * to.columns * bytes, from.codes + row * from.columns * bytes, codes);
-    if (bytes == 1) {
-        const size_t groups = static_cast<size_t>(from.groups) * sizeof(float);
-        memcpy(to.scales + at * to.groups, from.scales + row * from.groups, groups);
-        memcpy(to.sums + at * to.groups, from.sums + row * from.groups, groups);
-        memcpy(to.less + at * to.groups, from.less + row * from.groups, groups);
-    }
-}
-
 inline void logits(const Context &context, const TmOp &op, const Member &member) {
     const TmStep &step = context.step;
     const int64_t hidden = context.program.hidden, vocabulary = context.program.vocabulary;

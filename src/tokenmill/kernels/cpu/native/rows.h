@@ -76,4 +76,16 @@ inline void write_row(int32_t rows_as, const float *in, int64_t width, const Row
     }
 }
 
+// One row to another place; its numbers take `bytes` each.
+inline void copy_row(const Rows &from, int64_t row, const Rows &to, int64_t at, int64_t bytes) {
+    const size_t codes = static_cast<size_t>(from.columns * bytes);
+    memcpy(to.codes + at * to.columns * bytes, from.codes + row * from.columns * bytes, codes);
+    if (bytes == 1) {
+        const size_t groups = static_cast<size_t>(from.groups) * sizeof(float);
+        memcpy(to.scales + at * to.groups, from.scales + row * from.groups, groups);
+        memcpy(to.sums + at * to.groups, from.sums + row * from.groups, groups);
+        memcpy(to.less + at * to.groups, from.less + row * from.groups, groups);
+    }
+}
+
 }  // namespace tm
