@@ -2,10 +2,10 @@
 BIN := .venv/bin
 MODEL ?= smollm2-135m-instruct
 
-.PHONY: help up model install test load lint lock docs clean
+.PHONY: help up model install test load bench-peers lint lock docs clean
 
 help:  ## show this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
 
 up: install  ## install, fetch the default model and serve it; ARGS="--port 0" passes flags on
 	@exec $(BIN)/tokenmill up $(ARGS)
@@ -22,6 +22,10 @@ test:  ## lint, types, layers and the test suite
 load:  ## the load test at full size: 64 streams, prompts to 1500 tokens, outputs to 200
 	@bash scripts/install.sh --test
 	TOKENMILL_TEST_LOAD=full $(BIN)/python -m pytest tests/e2e/test_load.py
+
+bench-peers:  ## beside llama.cpp, OpenVINO GenAI and vLLM on this machine; ARGS="--rounds 1 --rows streams-4"
+	@bash scripts/install.sh --test
+	@$(BIN)/python -m benchmarks.peers $(ARGS)
 
 lint:  ## the same without the test suite
 	@bash scripts/check.sh --lint
