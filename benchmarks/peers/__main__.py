@@ -26,7 +26,7 @@ from benchmarks.peers.contender import Contender, Figures, PeerFailed
 from benchmarks.peers.environments import peers_home, say
 from benchmarks.peers.limits import Model, Peaks, fractions
 from benchmarks.peers.llama import LlamaCpp
-from benchmarks.peers.machine import describe
+from benchmarks.peers.machine import commit, describe
 from benchmarks.peers.model_files import MODELS, ModelFiles
 from benchmarks.peers.openvino import OpenVino
 from benchmarks.peers.ours import Tokenmill
@@ -167,6 +167,7 @@ def main() -> int:
         "rounds": options.rounds,
         "seconds": round(seconds),
         "machine": describe() | ({"peaks": peaks} if peaks else {}),
+        "commit": commit(),
         "versions": {one.name: one.version for one in field},
         "lines": found,
     }

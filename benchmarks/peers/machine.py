@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import subprocess
 from pathlib import Path
 
 from tokenmill.hardware.cpu import cpu_flags, usable_cores
@@ -20,6 +21,16 @@ def describe(root: Path = Path("/")) -> dict[str, object]:
         "kernel": platform.release(),
         "python": platform.python_version(),
     }
+
+
+def commit() -> str:
+    """The commit this tree is at, with + where it was changed since; empty outside of a repository."""
+    command = ["git", "describe", "--always", "--dirty=+", "--abbrev=12"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent)
+    except OSError:
+        return ""
+    return done.stdout.strip()
 
 
 def _first(path: Path, key: str) -> str:

@@ -40,9 +40,12 @@ def write_qwen3_shape(path: Path, *, tokenizer_of: Path) -> None:
     writer.add_value_length(HEAD_DIM)
     writer.add_layer_norm_rms_eps(EPSILON)
     writer.add_rope_freq_base(THETA)
+    writer.add_rope_dimension_count(HEAD_DIM)
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q4_1)
+    writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     _write_tokenizer(writer, source.tokenizer_files.gguf or {})
     rng = np.random.default_rng(SEED)
-    for name, shape in _tensors():
+    for name, shape in tensors():
         if len(shape) == 1:
             writer.add_tensor(name, np.ones(shape, np.float32))
             continue
@@ -57,7 +60,8 @@ def write_qwen3_shape(path: Path, *, tokenizer_of: Path) -> None:
     fresh.rename(path)
 
 
-def _tensors() -> Sequence[tuple[str, tuple[int, ...]]]:
+def tensors() -> Sequence[tuple[str, tuple[int, ...]]]:
+    """Every tensor of the file: its GGUF name and [out, in], or [size] for a norm."""
     layer: Mapping[str, tuple[int, ...]] = {
         "attn_norm": (HIDDEN,),
         "attn_q": (HEADS * HEAD_DIM, HIDDEN),
