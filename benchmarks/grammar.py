@@ -18,6 +18,7 @@ from typing import TypeVar
 import torch
 
 from tokenmill.core.errors import TokenmillError
+from tokenmill.core.home import default_home
 from tokenmill.core.request import Grammar
 from tokenmill.engine.grammar.build import build_matcher
 from tokenmill.engine.grammar.checker import Checker
@@ -26,7 +27,7 @@ from tokenmill.engine.grammar.masks import constrain
 from tokenmill.engine.grammar.messages import ChildLimits
 from tokenmill.engine.grammar.vocabulary import build_tokenizer, grammar_vocabulary
 from tokenmill.models.catalogue import DEFAULT_MODEL
-from tokenmill.models.pull import default_home, resolve
+from tokenmill.models.pull import resolve
 from tokenmill.models.source import open_model
 from tokenmill.models.tokenizer import Tokenizer, load_tokenizer
 

@@ -14,8 +14,9 @@ def small_model_path() -> Path:
     override = os.environ.get("TOKENMILL_TEST_MODEL")
     if override:
         return Path(override)
+    from tokenmill.core.home import default_home
     from tokenmill.models.catalogue import DEFAULT_MODEL
-    from tokenmill.models.pull import default_home, installed
+    from tokenmill.models.pull import installed
 
     for found in installed(default_home()):
         if found.name == DEFAULT_MODEL:

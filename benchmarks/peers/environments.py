@@ -13,7 +13,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from benchmarks.peers.contender import PeerFailed, run
-from tokenmill.models.pull import default_home
+from tokenmill.core.home import default_home
 
 INSTALL_TIMEOUT_S = 3600.0
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from benchmarks.peers.environments import say
 from benchmarks.peers.folder import write_folder
 from benchmarks.peers.shape import write_qwen3_shape
+from tokenmill.core.home import default_home
 from tokenmill.models.catalogue import DEFAULT_MODEL
-from tokenmill.models.pull import default_home, resolve
+from tokenmill.models.pull import resolve
 
 
 def _published() -> Path:

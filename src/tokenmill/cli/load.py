@@ -68,7 +68,8 @@ def fetch(model: str, flags: ModelFlags, reporter: Reporter) -> Fetched:
     Raises:
         DownloadError, ModelFileError: it cannot be had, or is not a model.
     """
-    from tokenmill.models.pull import default_home, resolve
+    from tokenmill.core.home import default_home
+    from tokenmill.models.pull import resolve
     from tokenmill.models.source import open_model
 
     last: dict[tuple[str, str], Transfer] = {}

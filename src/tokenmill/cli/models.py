@@ -14,8 +14,9 @@ from tokenmill.cli.report import json_line, size
 
 def command(as_json: Json = False) -> None:
     """List the models that can be fetched by name, and those installed."""
+    from tokenmill.core.home import default_home
     from tokenmill.models.catalogue import CATALOGUE
-    from tokenmill.models.pull import default_home, installed
+    from tokenmill.models.pull import installed
 
     from_environment(os.environ)
     here = {model.name: model for model in installed(default_home())}

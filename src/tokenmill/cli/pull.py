@@ -19,7 +19,8 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Fetch a model, check it, and show where it lies."""
-    from tokenmill.models.pull import default_home, resolve
+    from tokenmill.core.home import default_home
+    from tokenmill.models.pull import resolve
 
     from_environment(os.environ)
     with reporter(as_json) as progress:

@@ -212,6 +212,12 @@ class UnknownModel(DownloadError):
     code = "unknown_model"
 
 
+class NativeUnavailable(TokenmillError):
+    """Native code cannot be compiled or loaded on this machine."""
+
+    code = "native_unavailable"
+
+
 class InsufficientMemory(TokenmillError):
     """The plan does not fit what the machine has free."""
 

@@ -20,11 +20,12 @@ from tokenmill.core.delta import Delta, TokenLogprob, Usage
 from tokenmill.core.errors import InvalidRequest, NotSupported, TokenmillError
 from tokenmill.core.flag_rules import build
 from tokenmill.core.flags import ModelFlags
+from tokenmill.core.home import default_home
 from tokenmill.core.request import GenerateRequest, SamplingParams
 from tokenmill.engine.core import Output
 from tokenmill.engine.worker import EngineWorker
 from tokenmill.models.catalogue import DEFAULT_MODEL
-from tokenmill.models.pull import default_home, resolve
+from tokenmill.models.pull import resolve
 from tokenmill.models.source import open_model
 
 

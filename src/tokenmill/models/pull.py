@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,15 +25,6 @@ class InstalledModel:
     name: str
     path: Path
     bytes: int
-
-
-def default_home() -> Path:
-    """Where models are kept: $TOKENMILL_HOME, else tokenmill in $XDG_CACHE_HOME or ~/.cache."""
-    home = os.environ.get("TOKENMILL_HOME")
-    if home:
-        return Path(home).expanduser().absolute()
-    cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache").expanduser().absolute() / "tokenmill"
 
 
 def resolve(model: str, *, home: Path, progress: OnProgress) -> Path:
