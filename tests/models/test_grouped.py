@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from support.ggml_blocks import random_blocks
 from support.model_files import HEAD_DIM, HIDDEN, gguf_tensors, write_folder, write_gguf
 from tokenmill.core.errors import ModelFileError
-from tokenmill.models.formats import FORMATS
 from tokenmill.models.grouped import Grouped
 from tokenmill.models.source import open_model
 
@@ -31,7 +31,6 @@ GGML = {
     "IQ4_XS": (8, 32, True),
     "MXFP4": (5, 32, True),
 }
-SCALES_AT = {"Q2_K": (80, 82), "Q3_K": (108,), "Q6_K": (208,), "MXFP4": ()}
 DOWN = "model.layers.0.mlp.down_proj.weight"
 
 
@@ -64,19 +63,6 @@ def test_columns_in_another_order_worked_by_hand() -> None:
     assert matrix.dequantize().tolist() == [[100.25, 20.5, 30.5, 400.25]]
     order = matrix.order()
     assert order is not None and order.tolist() == [1, 2, 0, 3]
-
-
-def random_blocks(name: str, rows: int, columns: int) -> np.ndarray:
-    """Any bits, but scales that are finite: the half-precision numbers of a block get small exponents."""
-    layout = FORMATS[name]
-    raw = np.random.default_rng(4).integers(
-        0, 256, (rows, columns // layout.block, layout.block_bytes), dtype=np.uint8
-    )
-    for at in SCALES_AT.get(name, (0, 2)):
-        raw[..., at + 1] &= 0xBF  # the top bit of the exponent
-    if name == "MXFP4":
-        raw[..., 0] &= 0x7F  # a bare exponent
-    return raw.reshape(rows, -1)
 
 
 @pytest.mark.parametrize("name", GGML)

@@ -11,7 +11,7 @@ from tokenmill.models.families import Family
 from tokenmill.models.gguf import GgufHeader, GgufTensor
 from tokenmill.models.spec import LayerSpec, ModelSpec
 from tokenmill.models.stored_weights import StoredTensor
-from tokenmill.models.weights import TensorInfo
+from tokenmill.models.tensor_info import TensorInfo
 
 _WHOLE: Mapping[str, str] = {
     "token_embd.weight": "model.embed_tokens.weight",

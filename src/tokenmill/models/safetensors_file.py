@@ -17,7 +17,7 @@ from tokenmill.models.data_file import DataFile
 from tokenmill.models.fields import Fields
 from tokenmill.models.json_file import parse_json_object, read_json_object
 from tokenmill.models.stored_weights import StoredTensor
-from tokenmill.models.weights import TensorInfo
+from tokenmill.models.tensor_info import TensorInfo
 
 SINGLE_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"

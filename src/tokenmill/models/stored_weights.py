@@ -15,7 +15,7 @@ from tokenmill.models.dequantize import dequantize, split
 from tokenmill.models.formats import FORMATS, is_known, supported_formats
 from tokenmill.models.grouped import Grouped
 from tokenmill.models.spec import ModelSpec
-from tokenmill.models.weights import TensorInfo
+from tokenmill.models.tensor_info import TensorInfo
 
 if TYPE_CHECKING:
     import torch

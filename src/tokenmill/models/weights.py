@@ -3,30 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+from tokenmill.models.tensor_info import TensorInfo
 
 if TYPE_CHECKING:
     import torch
 
     from tokenmill.models.grouped import Grouped
-
-
-@dataclass(frozen=True)
-class TensorInfo:
-    """A stored tensor.
-
-    Attributes:
-        name: canonical (Hugging Face) name.
-        shape: [out, in] for matrices.
-        format: one that `models.formats` knows.
-        nbytes: bytes it takes in the file.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    format: str
-    nbytes: int
 
 
 class WeightFile(Protocol):

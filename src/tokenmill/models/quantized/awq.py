@@ -17,7 +17,7 @@ from tokenmill.models.quantized.matrix import BLOCK_NUMBERS, PackedMatrix
 from tokenmill.models.quantized.members import Module, read_scales
 from tokenmill.models.quantized.unpack import unpack
 from tokenmill.models.stored_weights import StoredTensor
-from tokenmill.models.weights import TensorInfo
+from tokenmill.models.tensor_info import Grouping, TensorInfo
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,10 +38,12 @@ def open_awq(module: Module, config: AwqConfig) -> PackedMatrix:
     zeros = config.zeros or "qzeros" in module.tensors
     layout = PackedLayout("AWQ", BITS, config.group, zeros, scale_type=module.scale_type("scales"))
     module.check(layout, shape)
-    info = TensorInfo(f"{module.name}.weight", shape, layout.name, layout.nbytes(shape))
-    tensors = module.tensors
+    tensors, group = module.tensors, config.group or columns
+    centred = not zeros or module.holds_only("qzeros", _MIDDLE * 0x11)
+    grouping = Grouping(BITS, group, offsets=not centred, half=centred and layout.scale_type == "F16")
+    info = TensorInfo(f"{module.name}.weight", shape, layout.name, layout.nbytes(shape), grouping)
     packing = _Awq(tensors["qweight"], tensors["scales"], tensors["qzeros"] if zeros else None)
-    return PackedMatrix(info, packing, BITS, config.group or columns)
+    return PackedMatrix(info, packing, BITS, group)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from tokenmill.models.quantized.matrix import BLOCK_NUMBERS, PackedMatrix
 from tokenmill.models.quantized.members import Module, read_scales
 from tokenmill.models.quantized.unpack import unpack
 from tokenmill.models.stored_weights import StoredTensor
-from tokenmill.models.weights import TensorInfo
+from tokenmill.models.tensor_info import Grouping, TensorInfo
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,7 +44,6 @@ def open_compressed(module: Module, scheme: WeightScheme) -> PackedMatrix:
     )
     module.check(layout, shape)
     group = scheme.group or shape[1]
-    info = TensorInfo(f"{module.name}.weight", shape, layout.name, layout.nbytes(shape))
     tensors = module.tensors
     packing = _Compressed(
         shape,
@@ -54,6 +53,14 @@ def open_compressed(module: Module, scheme: WeightScheme) -> PackedMatrix:
         scheme,
     )
     groups = module.column_groups("weight_g_idx", shape[1], group) if layout.order else None
+    grouping = Grouping(
+        scheme.bits,
+        group,
+        offsets=layout.zeros,
+        half=not layout.zeros and layout.scale_type == "F16",
+        reordered=groups is not None,
+    )
+    info = TensorInfo(f"{module.name}.weight", shape, layout.name, layout.nbytes(shape), grouping)
     return PackedMatrix(info, packing, scheme.bits, group, groups)
 
 

@@ -18,7 +18,7 @@ from tokenmill.models.quantized.matrix import BLOCK_NUMBERS, PackedMatrix
 from tokenmill.models.quantized.members import Module, read_scales
 from tokenmill.models.quantized.unpack import unpack
 from tokenmill.models.stored_weights import StoredTensor
-from tokenmill.models.weights import TensorInfo
+from tokenmill.models.tensor_info import Grouping, TensorInfo
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,12 +43,26 @@ def open_gptq(module: Module, config: GptqConfig) -> PackedMatrix:
     layout = PackedLayout("GPTQ", config.bits, config.group, True, order, scale_type=scale_type)
     module.check(layout, shape)
     group = config.group or shape[1]
-    info = TensorInfo(f"{module.name}.weight", shape, layout.name, layout.nbytes(shape))
     tensors = module.tensors
     packing = _Gptq(tensors["qweight"], tensors["scales"], tensors["qzeros"], config)
     unused = not config.act_order
     groups = module.column_groups("g_idx", shape[1], group, unused=unused) if order else None
+    centred = module.holds_only("qzeros", _middle_byte(config))
+    grouping = Grouping(
+        config.bits,
+        group,
+        offsets=not centred,
+        half=centred and scale_type == "F16",
+        reordered=groups is not None,
+    )
+    info = TensorInfo(f"{module.name}.weight", shape, layout.name, layout.nbytes(shape), grouping)
     return PackedMatrix(info, packing, config.bits, group, groups)
+
+
+def _middle_byte(config: GptqConfig) -> int:
+    """A byte of zero points that are all the middle of the codes' range, as it is stored."""
+    stored = (1 << (config.bits - 1)) - (1 if config.version == 1 else 0)
+    return sum(stored << bit for bit in range(0, 8, config.bits))
 
 
 @dataclass(frozen=True)

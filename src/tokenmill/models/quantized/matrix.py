@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from tokenmill.models.grouped import Grouped, numbers
-from tokenmill.models.weights import TensorInfo
+from tokenmill.models.tensor_info import TensorInfo
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -89,7 +89,8 @@ class PackedMatrix:
 
     def rows(self, name: str, start: int, count: int) -> PackedMatrix:
         rows, columns = self.info.shape
-        info = TensorInfo(name, (count, columns), self.info.format, self.info.nbytes * count // rows)
+        nbytes = self.info.nbytes * count // rows
+        info = replace(self.info, name=name, shape=(count, columns), nbytes=nbytes)
         return replace(self, info=info, first=self.first + start)
 
     def _rows(self) -> slice:

@@ -15,6 +15,8 @@ from tokenmill.models.stored_weights import StoredTensor
 if TYPE_CHECKING:
     from torch import Tensor
 
+_COMPARED_BYTES = 1 << 16
+
 
 @dataclass(frozen=True)
 class Module:
@@ -95,6 +97,16 @@ class Module:
                 f"{high}, one of them {max(counts.values())} times",
             )
         return bytes(raw)
+
+    def holds_only(self, part: str, byte: int) -> bool:
+        """Whether every byte of a member is this one."""
+        stored = self.tensors[part]
+        for start in range(0, stored.info.nbytes, _COMPARED_BYTES):
+            raw = bytearray(min(_COMPARED_BYTES, stored.info.nbytes - start))
+            stored.file.read_into(memoryview(raw), stored.offset + start)
+            if raw.count(byte) != len(raw):
+                return False
+        return True
 
     def _find(self, part: str) -> StoredTensor:
         found = self.tensors.get(part)
