@@ -46,8 +46,8 @@ inline void add_group(const uint8_t *codes, const Rows &rows, int64_t row, int64
     } else {
         for (int four = 0; four < 4; ++four) {
             const Codes first = load_codes(codes + four * 128), second = load_codes(codes + four * 128 + 64);
-            const Codes low[2] = {low_nibbles(first), low_nibbles(second)};
-            const Codes high[2] = {high_nibbles(first), high_nibbles(second)};
+            const Nibbles low[2] = {low_nibbles(first), low_nibbles(second)};
+            const Nibbles high[2] = {high_nibbles(first), high_nibbles(second)};
             for (int r = 0; r < R; ++r) {
                 const int32_t near = load_word(left[r] + four * 4), far = load_word(left[r] + 16 + four * 4);
                 sums[r][0] = dot4(dot4(sums[r][0], low[0], near), high[0], far);

@@ -14,8 +14,9 @@
 //   store_bytes           16 integers of -128 to 127 as bytes
 //   power_of_two(n)       2^n for integers n of -126 to 127
 //   Codes, load_codes     64 unsigned bytes: [16 lanes][4]
-//   low_nibbles, high_nibbles   of 64 bytes as Codes
-//   dot4(sum, codes, four)      sum[lane] += codes[lane][0..3] . four signed bytes
+//   Nibbles               the same, of 0 to 15
+//   low_nibbles, high_nibbles   of 64 bytes
+//   dot4(sum, codes, four)      sum[lane] += codes or nibbles [lane][0..3] . four signed bytes, exactly
 //   Pairs, load_pairs, dot2(sum, pairs, two)   the same for two bfloat16 numbers, summed in float
 #pragma once
 

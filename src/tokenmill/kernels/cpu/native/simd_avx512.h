@@ -14,6 +14,9 @@ struct I32x16 {
 struct Codes {
     __m512i v;
 };
+struct Nibbles {
+    __m512i v;
+};
 struct Pairs {
     __m512i v;
 };
@@ -50,13 +53,14 @@ inline void store_bytes(int8_t *at, I32x16 a) {
 }
 
 inline Codes load_codes(const uint8_t *at) { return {_mm512_load_si512(at)}; }
-inline Codes low_nibbles(Codes a) { return {_mm512_and_si512(a.v, _mm512_set1_epi8(15))}; }
-inline Codes high_nibbles(Codes a) {
+inline Nibbles low_nibbles(Codes a) { return {_mm512_and_si512(a.v, _mm512_set1_epi8(15))}; }
+inline Nibbles high_nibbles(Codes a) {
     return {_mm512_and_si512(_mm512_srli_epi16(a.v, 4), _mm512_set1_epi8(15))};
 }
 inline I32x16 dot4(I32x16 sum, Codes codes, int32_t four) {
     return {_mm512_dpbusd_epi32(sum.v, codes.v, _mm512_set1_epi32(four))};
 }
+inline I32x16 dot4(I32x16 sum, Nibbles codes, int32_t four) { return dot4(sum, Codes{codes.v}, four); }
 
 inline Pairs load_pairs(const uint8_t *at) { return {_mm512_load_si512(at)}; }
 inline F32x16 dot2(F32x16 sum, Pairs pairs, int32_t two) {

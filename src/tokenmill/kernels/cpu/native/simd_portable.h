@@ -14,6 +14,9 @@ struct I32x16 {
 struct Codes {
     uint8_t v[64];
 };
+struct Nibbles {
+    uint8_t v[64];
+};
 struct Pairs {
     uint16_t v[32];
 };
@@ -90,28 +93,32 @@ inline void store_bytes(int8_t *at, I32x16 a) {
 }
 
 inline Codes load_codes(const uint8_t *at) { Codes a; memcpy(a.v, at, sizeof a.v); return a; }
-inline Codes low_nibbles(Codes a) {
-    for (uint8_t &code : a.v) {
-        code &= 15;
+inline Nibbles low_nibbles(Codes a) {
+    Nibbles r;
+    for (int i = 0; i < 64; ++i) {
+        r.v[i] = a.v[i] & 15;
     }
-    return a;
+    return r;
 }
-inline Codes high_nibbles(Codes a) {
-    for (uint8_t &code : a.v) {
-        code >>= 4;
+inline Nibbles high_nibbles(Codes a) {
+    Nibbles r;
+    for (int i = 0; i < 64; ++i) {
+        r.v[i] = a.v[i] >> 4;
     }
-    return a;
+    return r;
 }
-inline I32x16 dot4(I32x16 sum, Codes codes, int32_t four) {
+inline I32x16 dot4(I32x16 sum, const uint8_t (&codes)[64], int32_t four) {
     int8_t signed_bytes[4];
     memcpy(signed_bytes, &four, sizeof four);
     for (int i = 0; i < 16; ++i) {
         for (int j = 0; j < 4; ++j) {
-            sum.v[i] += static_cast<int32_t>(codes.v[4 * i + j]) * signed_bytes[j];
+            sum.v[i] += static_cast<int32_t>(codes[4 * i + j]) * signed_bytes[j];
         }
     }
     return sum;
 }
+inline I32x16 dot4(I32x16 sum, Codes codes, int32_t four) { return dot4(sum, codes.v, four); }
+inline I32x16 dot4(I32x16 sum, Nibbles codes, int32_t four) { return dot4(sum, codes.v, four); }
 
 inline Pairs load_pairs(const uint8_t *at) { Pairs a; memcpy(a.v, at, sizeof a.v); return a; }
 inline F32x16 dot2(F32x16 sum, Pairs pairs, int32_t two) {
