@@ -66,14 +66,14 @@ def local(
     """
     table = mounts()
     real = path.resolve()
-    files = _model_files(path)
+    files = model_files(path)
     network = any(is_network(filesystem_of(file.resolve(), table)) for file in files.values()) or is_network(
         filesystem_of(real, table)
     )
     if not files or not network or is_network(filesystem_of(home.resolve(), table)):
         return path
     where = hashlib.blake2b(os.fsencode(real), digest_size=8).hexdigest()
-    place = home / "local" / f"{where}-{_state(files)}"
+    place = home / "local" / f"{where}-{state_of(files)}"
     copy = place / path.name
     if copy.exists():
         return copy
@@ -92,7 +92,7 @@ def _unescape(field: str) -> str:
     return field
 
 
-def _model_files(path: Path) -> dict[str, Path]:
+def model_files(path: Path) -> dict[str, Path]:
     """The files of a model by their names below its folder."""
     if path.is_file():
         parts = {name: path.with_name(name) for name in part_names(path.name)}
@@ -103,7 +103,8 @@ def _model_files(path: Path) -> dict[str, Path]:
     return {name: path / name for name in files_read(names)}
 
 
-def _state(files: Mapping[str, Path]) -> str:
+def state_of(files: Mapping[str, Path]) -> str:
+    """Another one whenever a file's name, size or time of change is; wherever the files lie."""
     digest = hashlib.blake2b(digest_size=8)
     for name, file in files.items():
         facts = file.stat()
