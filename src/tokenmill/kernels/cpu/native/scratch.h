@@ -1,11 +1,62 @@
-// How much working memory attention and experts need of their own.
+// How much working memory attention and experts need of their own; mirrored in planner/arena.py.
 #pragma once
 
 #include "rows.h"
 
 namespace mill {
 
-inline int64_t attention_bytes(const TmProgram &) { return 0; }
+// Query rows of a unit of attention at most, unless a single token has more.
+constexpr int64_t kUnitRows = 64;
+// Partial results of rows kept at once where spans of a context are shared by threads.
+constexpr int64_t kSplitRows = 1024;
+// Rows attention computes together.
+constexpr int kRows = 4;
+
+inline int64_t whole_lines(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+// Sizes that cover every attention of a program.
+struct AttentionSizes {
+    int64_t query_width;  // heads * padded dimension
+    int64_t heads;
+    int64_t dim;          // padded
+    int64_t unit_rows;
+
+    int64_t number_bytes;
+    int64_t rows;
+    int64_t threads;
+
+    int64_t plan() const { return whole_lines((rows + 2) * 8); }
+    int64_t codes() const { return whole_lines(rows * query_width * number_bytes); }
+    int64_t scales() const { return whole_lines(rows * heads * 4); }
+    int64_t state() const { return whole_lines((unit_rows * (dim + 2) + kRows * (dim + 2)) * 4); }
+    int64_t partials() const { return whole_lines(kSplitRows * (dim + 2) * 4); }
+    int64_t bytes() const { return plan() + codes() + 2 * scales() + threads * state() + partials(); }
+};
+
+inline AttentionSizes attention_sizes(const TmProgram &program) {
+    AttentionSizes sizes = {};
+    const auto raise = [](int64_t &size, int64_t to) { size = to > size ? to : size; };
+    for (int64_t i = 0; i < program.n_ops; ++i) {
+        const TmOp &op = program.ops[i];
+        if (op.kind != TM_ATTENTION) {
+            continue;
+        }
+        const int64_t dim = (op.head_dim + 15) / 16 * 16, shared = op.heads / op.kv_heads;
+        raise(sizes.query_width, op.heads * dim);
+        raise(sizes.heads, op.heads);
+        raise(sizes.dim, dim);
+        raise(sizes.unit_rows, shared > kUnitRows ? shared : kUnitRows);
+    }
+    sizes.number_bytes = program.kv_format == TM_KV_INT8 ? 1 : 2;
+    sizes.rows = program.max_rows;
+    sizes.threads = program.threads;
+    return sizes;
+}
+
+inline int64_t attention_bytes(const TmProgram &program) {
+    const AttentionSizes sizes = attention_sizes(program);
+    return sizes.dim == 0 ? 0 : sizes.bytes();
+}
 
 // What routing leaves for the experts. A place is one expert of one row: row * active + which of them, ascending.
 struct Routing {
@@ -57,4 +108,4 @@ inline int64_t experts_bytes(const TmProgram &program) {
     return most;
 }
 
-}  // namespace tm
+}  // namespace mill

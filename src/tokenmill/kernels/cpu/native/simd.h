@@ -17,6 +17,9 @@
 //   Nibbles               the same, of 0 to 15
 //   low_nibbles, high_nibbles   of 64 bytes
 //   dot4(sum, codes, four)      sum[lane] += codes or nibbles [lane][0..3] . four signed bytes, exactly
+//   dot4_by(sum, bytes, four)   the same with the signs swapped: signed bytes, four unsigned ones
+//   store_unsigned_bytes        16 integers of 0 to 255 as bytes
+//   keep(a, from, to, other)    lanes from `from` to before `to` are a's, the others other's
 //   Pairs, load_pairs, dot2(sum, pairs, two)   the same for two bfloat16 numbers, summed in float
 #pragma once
 

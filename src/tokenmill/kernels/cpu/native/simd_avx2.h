@@ -88,6 +88,19 @@ inline void store_bytes(int8_t *at, I32x16 a) {
     _mm_storeu_si128(reinterpret_cast<__m128i *>(at), in_order(_mm256_packs_epi16(words, words)));
 }
 
+inline void store_unsigned_bytes(uint8_t *at, I32x16 a) {
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(a.low, a.high), 0xd8);
+    _mm_storeu_si128(reinterpret_cast<__m128i *>(at), in_order(_mm256_packus_epi16(words, words)));
+}
+inline F32x16 keep(F32x16 a, int from, int to, F32x16 other) {
+    const __m256i low = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), high = _mm256_add_epi32(low, _mm256_set1_epi32(8));
+    const __m256i first = _mm256_set1_epi32(from - 1), end = _mm256_set1_epi32(to);
+    const auto inside = [&](__m256i lane) {
+        return _mm256_castsi256_ps(_mm256_and_si256(_mm256_cmpgt_epi32(lane, first), _mm256_cmpgt_epi32(end, lane)));
+    };
+    return {_mm256_blendv_ps(other.low, a.low, inside(low)), _mm256_blendv_ps(other.high, a.high, inside(high))};
+}
+
 inline Codes load_codes(const uint8_t *at) {
     const __m256i *codes = reinterpret_cast<const __m256i *>(at);
     return {_mm256_load_si256(codes), _mm256_load_si256(codes + 1)};
@@ -107,6 +120,10 @@ inline I32x16 dot4(I32x16 sum, Codes codes, int32_t four) {
     return {_mm256_dpbusd_avx_epi32(sum.low, codes.low, bytes), _mm256_dpbusd_avx_epi32(sum.high, codes.high, bytes)};
 }
 inline I32x16 dot4(I32x16 sum, Nibbles codes, int32_t four) { return dot4(sum, Codes{codes.low, codes.high}, four); }
+inline I32x16 dot4_by(I32x16 sum, Codes bytes, int32_t four) {
+    const __m256i codes = _mm256_set1_epi32(four);
+    return {_mm256_dpbusd_avx_epi32(sum.low, codes, bytes.low), _mm256_dpbusd_avx_epi32(sum.high, codes, bytes.high)};
+}
 #else
 // Bytes widened to 16 bits, even and odd ones apart: products of bytes added up in 16 bits could saturate.
 inline __m256i dot4_wide(__m256i sum, __m256i codes, __m256i even, __m256i odd) {
@@ -118,6 +135,14 @@ inline I32x16 dot4(I32x16 sum, Codes codes, int32_t four) {
     const __m256i bytes = _mm256_set1_epi32(four);
     const __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8), odd = _mm256_srai_epi16(bytes, 8);
     return {dot4_wide(sum.low, codes.low, even, odd), dot4_wide(sum.high, codes.high, even, odd)};
+}
+inline I32x16 dot4_by(I32x16 sum, Codes bytes, int32_t four) {
+    const __m256i codes = _mm256_set1_epi32(four);
+    const auto wide = [&](__m256i start, __m256i numbers) {
+        const __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(numbers, 8), 8);
+        return dot4_wide(start, codes, even, _mm256_srai_epi16(numbers, 8));
+    };
+    return {wide(sum.low, bytes.low), wide(sum.high, bytes.high)};
 }
 // 2 * 15 * 128 fits 16 bits.
 inline I32x16 dot4(I32x16 sum, Nibbles codes, int32_t four) {

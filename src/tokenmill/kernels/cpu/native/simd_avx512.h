@@ -62,6 +62,17 @@ inline I32x16 dot4(I32x16 sum, Codes codes, int32_t four) {
 }
 inline I32x16 dot4(I32x16 sum, Nibbles codes, int32_t four) { return dot4(sum, Codes{codes.v}, four); }
 
+inline I32x16 dot4_by(I32x16 sum, Codes bytes, int32_t four) {
+    return {_mm512_dpbusd_epi32(sum.v, _mm512_set1_epi32(four), bytes.v)};
+}
+inline void store_unsigned_bytes(uint8_t *at, I32x16 a) {
+    _mm_storeu_si128(reinterpret_cast<__m128i *>(at), _mm512_cvtusepi32_epi8(a.v));
+}
+inline F32x16 keep(F32x16 a, int from, int to, F32x16 other) {
+    const uint32_t mask = ((1u << to) - 1u) & ~((1u << from) - 1u);
+    return {_mm512_mask_mov_ps(other.v, static_cast<__mmask16>(mask), a.v)};
+}
+
 inline Pairs load_pairs(const uint8_t *at) { return {_mm512_load_si512(at)}; }
 inline F32x16 dot2(F32x16 sum, Pairs pairs, int32_t two) {
 #if defined(TM_ISA_BF16)
@@ -76,4 +87,4 @@ inline F32x16 dot2(F32x16 sum, Pairs pairs, int32_t two) {
 #endif
 }
 
-}  // namespace tm
+}  // namespace mill

@@ -120,6 +120,26 @@ inline I32x16 dot4(I32x16 sum, const uint8_t (&codes)[64], int32_t four) {
 inline I32x16 dot4(I32x16 sum, Codes codes, int32_t four) { return dot4(sum, codes.v, four); }
 inline I32x16 dot4(I32x16 sum, Nibbles codes, int32_t four) { return dot4(sum, codes.v, four); }
 
+inline I32x16 dot4_by(I32x16 sum, Codes bytes, int32_t four) {
+    uint8_t unsigned_bytes[4];
+    memcpy(unsigned_bytes, &four, sizeof four);
+    for (int i = 0; i < 16; ++i) {
+        for (int j = 0; j < 4; ++j) {
+            sum.v[i] += static_cast<int32_t>(static_cast<int8_t>(bytes.v[4 * i + j])) * unsigned_bytes[j];
+        }
+    }
+    return sum;
+}
+inline void store_unsigned_bytes(uint8_t *at, I32x16 a) {
+    for (int i = 0; i < 16; ++i) {
+        at[i] = static_cast<uint8_t>(a.v[i]);
+    }
+}
+inline F32x16 keep(F32x16 a, int from, int to, F32x16 other) {
+    TM_LANES(a, i >= from && i < to ? a.v[i] : other.v[i]);
+    return a;
+}
+
 inline Pairs load_pairs(const uint8_t *at) { Pairs a; memcpy(a.v, at, sizeof a.v); return a; }
 inline F32x16 dot2(F32x16 sum, Pairs pairs, int32_t two) {
     const uint32_t bits = static_cast<uint32_t>(two);
@@ -132,4 +152,4 @@ inline F32x16 dot2(F32x16 sum, Pairs pairs, int32_t two) {
     return sum;
 }
 
-}  // namespace tm
+}  // namespace mill
