@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tokenmill.hardware.cpu import cpu_flags, multiplies_bfloat16, usable_cores
+from tokenmill.hardware.cpu import (
+    cpu_flags,
+    cpu_model,
+    last_level_cache_bytes,
+    multiplies_bfloat16,
+    usable_cores,
+)
 from tokenmill.hardware.memory import available_bytes, rss_bytes
 
 MIB = 1 << 20
@@ -75,3 +81,13 @@ def test_native_bfloat16_is_read_from_the_flags(root: Path, line: str, native: b
 
 def test_a_system_that_does_not_tell_has_no_flags(tmp_path: Path) -> None:
     assert cpu_flags(tmp_path) == frozenset()
+
+
+def test_the_system_tells_the_model_and_its_caches(root: Path) -> None:
+    assert (cpu_model(root), last_level_cache_bytes(root)) == ("", 0)
+    write(root, "proc/cpuinfo", "processor : 0\nmodel name\t: AMD EPYC\n\nmodel name : other\n")
+    for cpu, shared in enumerate(("0-1", "0-1", "2-3", "2-3")):
+        cache = f"sys/devices/system/cpu/cpu{cpu}/cache/index3"
+        write(root, f"{cache}/size", "32768K\n")
+        write(root, f"{cache}/shared_cpu_list", f"{shared}\n")
+    assert (cpu_model(root), last_level_cache_bytes(root)) == ("AMD EPYC", 64 * MIB)

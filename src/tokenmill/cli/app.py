@@ -27,6 +27,7 @@ COMMANDS: Mapping[str, str] = {
     "chat": "Talk with a model, here or on a running server.",
     "pull": "Fetch a model for later.",
     "models": "List the models that are known and those installed.",
+    "peaks": "Measure how fast this machine reads memory and multiplies.",
     "version": "Show the version.",
 }
 
