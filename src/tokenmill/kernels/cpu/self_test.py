@@ -12,6 +12,9 @@ from tokenmill.planner.packed import PANEL, PackedFormat
 
 # Numbers that are read back at once.
 _BLOCK_NUMBERS = 1 << 20
+# Outputs of less than this share of the mean power are held to this share: rows of tokens that were never
+# trained may be too small for any scale.
+_UNHEARD = 1e-4
 
 
 @dataclass(frozen=True)
@@ -30,8 +33,8 @@ class Fidelity:
         return f"{self.whole:.1f} dB, worst output {self.worst_row:.1f} dB"
 
 
-# What intact matrices are well above. Kept numbers differ by the rounding of a float32 at most. Eight bits keep
-# 42 dB of the whole, four bits made of numbers 21; outputs that nearly cancel keep 10 dB less.
+# What intact matrices are well above. Kept numbers differ by the rounding of a float32 at most. Eight bits
+# keep 42 dB of the whole, four bits made of numbers 21; outputs that nearly cancel keep 10 dB less.
 KEPT_GATE = Fidelity(60, 60)
 GATE = Fidelity(20, 20)
 NARROW_GATE = Fidelity(15, 0)
@@ -66,7 +69,8 @@ def check(packed: PackedMatrix, weight: torch.Tensor, activations: torch.Tensor)
             signals.append(reference.double().square_().sum(dim=0))
             noises.append((x @ found[: len(expected)].T).sub_(reference).double().square_().sum(dim=0))
     signal, noise = torch.cat(signals), torch.cat(noises)
-    ratio = torch.where(noise > 0, signal / noise, torch.where(noise == 0, torch.inf, 0.0))
+    heard = signal.clamp_min(float(signal.mean()) * _UNHEARD)
+    ratio = torch.where(noise > 0, heard / noise, torch.where(noise == 0, torch.inf, 0.0))
     return Fidelity(_decibels(float(signal.sum()), float(noise.sum())), 10 * _log10(float(ratio.min())))
 
 
