@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from support.ggml_blocks import random_ggml
 from support.model_files import write_folder, write_gguf
 from support.packing import ROW_FORMATS, random_packed
 from tokenmill.kernels.cpu import pack_cache
+from tokenmill.kernels.cpu.pack import pack
 from tokenmill.kernels.cpu.pack_cache import PackCache, PackedModel, cache_key
 from tokenmill.kernels.cpu.packed import PackedMatrix
+from tokenmill.planner.packed import PackedFormat
+from tokenmill.planner.packing import Packing
 
 VERDICT = {"divergence": 0.001, "gate": "int8", "passed": True}
 
@@ -94,6 +100,23 @@ def test_a_header_that_names_no_matrix_is_refused(cache: PackCache, tmp_path: Pa
         shape = matrix.shape.__class__(**{**vars(matrix.shape), **changes})
         cache.store("key", PackedModel({("o",): [PackedMatrix(shape, matrix.data)]}, {}))
         assert cache.load("key") is None
+
+
+def test_packing_makes_the_bytes_of_this_version() -> None:
+    """If this fails, files of older versions would be read as something else: raise LAYOUT_VERSION with it."""
+    made = hashlib.blake2b(digest_size=8)
+    for name, form in (
+        ("Q4_0", PackedFormat.INT4),
+        ("Q4_1", PackedFormat.INT4_OFFSET),
+        ("Q8_0", PackedFormat.INT8),
+    ):
+        stored = random_ggml(name, 50, 96)
+        made.update(pack([stored], Packing(form)).data.numpy().tobytes())
+        made.update(pack([stored, stored], Packing(form), gated=True).data.numpy().tobytes())
+    numbers = torch.from_numpy(np.random.default_rng(0).uniform(-1, 1, (50, 70)).astype(np.float32))
+    for form in (PackedFormat.INT8, PackedFormat.BF16, PackedFormat.F32):
+        made.update(pack([numbers], Packing(form)).data.numpy().tobytes())
+    assert (pack_cache.LAYOUT_VERSION, made.hexdigest()) == (1, "120ad091fd404ab9")
 
 
 def test_the_least_recently_used_are_dropped(tmp_path: Path) -> None:
