@@ -24,9 +24,9 @@ from msgspec.structs import replace
 
 from benchmarks.peers.contender import Contender, Figures, PeerFailed
 from benchmarks.peers.environments import peers_home, say
-from benchmarks.peers.limits import Model, Peaks, fractions
+from benchmarks.peers.limits import Model, fractions
 from benchmarks.peers.llama import LlamaCpp
-from benchmarks.peers.machine import commit, describe
+from benchmarks.peers.machine import busy_share, commit, describe
 from benchmarks.peers.model_files import MODELS, ModelFiles
 from benchmarks.peers.openvino import OpenVino
 from benchmarks.peers.ours import Tokenmill
@@ -34,10 +34,13 @@ from benchmarks.peers.results import Line, lines
 from benchmarks.peers.rows import NAMES, ROWS, Row
 from benchmarks.peers.table import render
 from benchmarks.peers.vllm import Vllm
+from tokenmill.hardware.peaks import Peaks, measure_peaks
 from tokenmill.models.source import open_model
 
 RIVALS = ("llama.cpp-q4_1", "llama.cpp-q4_0", "llama.cpp-q8_0", "openvino", "vllm-bf16")
 ROUNDS = 3
+# Other work above this share of the machine is told of: on two cores a tenth of one decides a row.
+BUSY = 0.05
 RESULTS = Path(__file__).parent.parent / "results"
 # By contender, then by row: what it did in each round.
 Seen = dict[str, dict[Row, list[Figures | PeerFailed]]]
@@ -57,8 +60,14 @@ def contenders(options: argparse.Namespace, files: ModelFiles) -> list[Contender
     return [Tokenmill(files, flags), *(rival for rival in rivals if rival.name in options.rivals)]
 
 
-def measure(field: Sequence[Contender], rows: Sequence[Row], rounds: int, seed: int) -> Seen:
-    """Prepares every contender, then measures round by round; every second round in reverse."""
+def measure(
+    field: Sequence[Contender], rows: Sequence[Row], rounds: int, seed: int
+) -> tuple[Seen, list[float | None]]:
+    """Prepares every contender, then measures round by round; every second round in reverse.
+
+    Returns what each did, and the share of the machine that other work took before each round.
+    """
+    busy: list[float | None] = []
     seen: Seen = {one.name: {row: [] for row in rows} for one in field}
     ready: list[Contender] = []
     for one in field:
@@ -72,11 +81,14 @@ def measure(field: Sequence[Contender], rows: Sequence[Row], rounds: int, seed: 
         else:
             ready.append(one)
     for number in range(rounds):
+        busy.append(busy_share())
+        if busy[-1] is not None and busy[-1] > BUSY:
+            say(f"other work takes {busy[-1]:.0%} of this machine: figures of this round will be wrong")
         for one in ready if number % 2 == 0 else reversed(ready):
             start = time.monotonic()
             one_round(one, rows, seed + number, seen[one.name])
             say(f"round {number + 1} of {rounds}, {one.name}: {time.monotonic() - start:.0f} s")
-    return seen
+    return seen, busy
 
 
 def one_round(
@@ -151,8 +163,8 @@ def main() -> int:
     files = ModelFiles(peers_home(), options.model)
     rows = [row for row in ROWS if row.name in options.rows]
     field = contenders(options, files)
-    peaks = measured_peaks()
-    seen = measure(field, rows, options.rounds, options.seed)
+    peaks = measure_peaks(fresh=True)
+    seen, busy = measure(field, rows, options.rounds, options.seed)
     source = open_model(files.published())
     source.weights.close()
     ours = field[0].name
@@ -166,6 +178,7 @@ def main() -> int:
         "model": options.model,
         "rounds": options.rounds,
         "seconds": round(seconds),
+        "other_work": busy,
         "machine": describe() | ({"peaks": peaks} if peaks else {}),
         "commit": commit(),
         "versions": {one.name: one.version for one in field},
@@ -176,11 +189,6 @@ def main() -> int:
     path.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
     print(f"written to {path}", file=sys.stderr)
     return 0 if all(line.ours is not None for line in found) else 1
-
-
-def measured_peaks() -> Peaks | None:
-    """None where they cannot be measured."""
-    return None
 
 
 if __name__ == "__main__":

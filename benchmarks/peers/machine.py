@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import subprocess
+import time
 from pathlib import Path
 
 from tokenmill.hardware.cpu import cpu_flags, usable_cores
@@ -21,6 +22,25 @@ def describe(root: Path = Path("/")) -> dict[str, object]:
         "kernel": platform.release(),
         "python": platform.python_version(),
     }
+
+
+def busy_share(seconds: float = 1.0, path: Path = Path("/proc/stat")) -> float | None:
+    """Share of all cores that is at work while this process waits: what others take. None where nobody tells."""
+    try:
+        before = path.read_text()
+        time.sleep(seconds)
+        return busy_between(before, path.read_text())
+    except OSError:
+        return None
+
+
+def busy_between(before: str, after: str) -> float:
+    """From two readings of /proc/stat, whose first line counts ticks: user nice system idle iowait and more."""
+    earlier, later = (
+        [int(ticks) for ticks in text.split("\n", 1)[0].split()[1:]] for text in (before, after)
+    )
+    spent = [end - start for start, end in zip(earlier, later, strict=True)]
+    return 1 - (spent[3] + spent[4]) / max(1, sum(spent))
 
 
 def commit() -> str:
