@@ -25,7 +25,7 @@ def describe(root: Path = Path("/")) -> dict[str, object]:
 
 
 def busy_share(seconds: float = 1.0, path: Path = Path("/proc/stat")) -> float | None:
-    """Share of all cores that is at work while this process waits: what others take. None where nobody tells."""
+    """Share of all cores that others take, seen while this process waits; None where nobody tells."""
     try:
         before = path.read_text()
         time.sleep(seconds)
@@ -35,7 +35,7 @@ def busy_share(seconds: float = 1.0, path: Path = Path("/proc/stat")) -> float |
 
 
 def busy_between(before: str, after: str) -> float:
-    """From two readings of /proc/stat, whose first line counts ticks: user nice system idle iowait and more."""
+    """From two readings of /proc/stat, whose first line counts ticks (user nice system idle iowait)."""
     earlier, later = (
         [int(ticks) for ticks in text.split("\n", 1)[0].split()[1:]] for text in (before, after)
     )
