@@ -2,7 +2,7 @@
 BIN := .venv/bin
 MODEL ?= smollm2-135m-instruct
 
-.PHONY: help up model install test load bench-peers lint lock docs clean
+.PHONY: help up model install test load sanitize bench-peers lint lock docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
@@ -22,6 +22,10 @@ test:  ## lint, types, layers and the test suite
 load:  ## the load test at full size: 64 streams, prompts to 1500 tokens, outputs to 200
 	@bash scripts/install.sh --test
 	TOKENMILL_TEST_LOAD=full $(BIN)/python -m pytest tests/e2e/test_load.py
+
+sanitize:  ## the tests of native code with checks of addresses and undefined behaviour
+	@bash scripts/install.sh --test
+	@bash scripts/sanitize.sh $(ARGS)
 
 bench-peers:  ## beside llama.cpp, OpenVINO GenAI and vLLM on this machine; ARGS="--rounds 1 --rows streams-4"
 	@bash scripts/install.sh --test

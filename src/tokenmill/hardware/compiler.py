@@ -111,7 +111,8 @@ def _version(command: Sequence[str]) -> str | None:
 
 def _run(command: list[str], folder: Path) -> None:
     """Runs the compiler in the folder of the sources, so that its messages name files without folders."""
-    environment = os.environ | {"LC_ALL": "C"}
+    environment = {**os.environ, "LC_ALL": "C"}
+    environment.pop("LD_PRELOAD", None)  # what is meant for this process would slow the compiler, or end it
     try:
         done = subprocess.run(
             command,

@@ -34,7 +34,7 @@ inline void quantize_group(const float *in, const Rows &rows, int64_t row, int64
     const int32_t total = sum(one + two);
     rows.scales[at] = top / 127.0f;
     rows.sums[at] = top / 127.0f * static_cast<float>(total);
-    rows.less[at] = -total;
+    rows.less[at] = static_cast<int32_t>(0u - static_cast<uint32_t>(total));
 }
 
 // To the nearest bfloat16, ties to even; what is no number stays none.

@@ -32,7 +32,9 @@ inline F32x16 operator+(F32x16 a, F32x16 b) { TM_LANES(a, a.v[i] + b.v[i]); retu
 inline F32x16 operator-(F32x16 a, F32x16 b) { TM_LANES(a, a.v[i] - b.v[i]); return a; }
 inline F32x16 operator*(F32x16 a, F32x16 b) { TM_LANES(a, a.v[i] * b.v[i]); return a; }
 inline F32x16 operator/(F32x16 a, F32x16 b) { TM_LANES(a, a.v[i] / b.v[i]); return a; }
-inline I32x16 operator+(I32x16 a, I32x16 b) { TM_LANES(a, a.v[i] + b.v[i]); return a; }
+// Integers wrap as they do in registers: rows of numbers that are none reach the largest.
+inline int32_t add(int32_t a, int32_t b) { return static_cast<int32_t>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b)); }
+inline I32x16 operator+(I32x16 a, I32x16 b) { TM_LANES(a, add(a.v[i], b.v[i])); return a; }
 
 inline F32x16 load(const float *at) { F32x16 a; memcpy(a.v, at, sizeof a.v); return a; }
 inline void store(float *at, F32x16 a) { memcpy(at, a.v, sizeof a.v); }
@@ -80,7 +82,7 @@ inline F32x16 load_half(const uint16_t *at) { F32x16 r; TM_LANES(r, half_to_floa
 inline int32_t sum(I32x16 a) {
     int32_t total = 0;
     for (const int32_t lane : a.v) {
-        total += lane;
+        total = add(total, lane);
     }
     return total;
 }
