@@ -39,8 +39,9 @@ lock:  ## take the newest versions pyproject.toml allows and write them to the l
 	$(BIN)/python -m pip install --quiet --upgrade --upgrade-strategy eager -e '.[test]'
 	$(BIN)/python scripts/lock.py
 
-docs:  ## write the generated page of docs/
+docs:  ## write the generated pages of docs/
 	@$(BIN)/python scripts/flags_doc.py
+	@$(BIN)/python scripts/metrics_doc.py
 
 clean:  ## remove what was installed and built here; downloaded models stay
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

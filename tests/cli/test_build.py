@@ -200,6 +200,9 @@ def test_the_test_suite_gets_curl_and_node_or_says_how(checkout: Path, tmp_path:
         assert "apt-get install -y curl nodejs npm" in told
 
 
-def test_the_configuration_page_is_current() -> None:
-    done = subprocess.run([sys.executable, str(ROOT / "scripts" / "flags_doc.py"), "--check"], check=False)
-    assert done.returncode == 0, "docs/configuration.md is out of date; type: make docs"
+@pytest.mark.parametrize(
+    ("script", "page"), [("flags_doc.py", "configuration.md"), ("metrics_doc.py", "metrics.md")]
+)
+def test_generated_pages_are_current(script: str, page: str) -> None:
+    done = subprocess.run([sys.executable, str(ROOT / "scripts" / script), "--check"], check=False)
+    assert done.returncode == 0, f"docs/{page} is out of date; type: make docs"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from tokenmill.cli.report import HumanReporter, JsonReporter, Ready, curl_example, reporter, size
-from tokenmill.core.events import LoadProgress
+from tokenmill.core.events import LoadProgress, PeaksMeasured
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,13 @@ class Part:
 
 
 READ = LoadProgress(at=1.0, phase="read", source="tiny", bytes=3 << 20, seconds=0.25)
+PEAKS = PeaksMeasured(
+    at=1.0,
+    isa="avx2",
+    threads=4,
+    read_bytes_per_second=19.96e9,
+    int8_multiply_adds_per_second=400.4e9,
+)
 PARTS = [Part("weights", 2 << 20, 3 << 20), Part("kv cache", 1 << 30, 1 << 30)]
 
 
@@ -65,6 +72,20 @@ def test_json_lines_are_objects_with_an_event(capsys: pytest.CaptureFixture[str]
         },
         {"event": "ready", "url": "http://127.0.0.1:8000", "model": "tiny"},
     ]
+
+
+def test_the_processor_is_told_both_ways(capsys: pytest.CaptureFixture[str]) -> None:
+    JsonReporter().event(PEAKS)
+    HumanReporter().event(PEAKS)
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == {
+        "event": "cpu",
+        "isa": "avx2",
+        "threads": 4,
+        "read_bytes_per_second": 19_960_000_000,
+        "int8_multiply_adds_per_second": 400_400_000_000,
+    }
+    assert shown.err == "  cpu     avx2, 4 threads: reads 20.0 GB/s, 400 billion int8 multiply-adds/s\n"
 
 
 def test_json_progress_is_thinned_but_ends_are_told(capsys: pytest.CaptureFixture[str]) -> None:

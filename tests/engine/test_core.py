@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.fake_engine import Harness, expected_output
+from support.fake_engine import MOVED_BYTES, MULTIPLY_ADDS, Harness, expected_output
 from tokenmill.core.errors import ContextLengthExceeded, InvalidRequest
 from tokenmill.core.events import Preempted, PrefixLookup, RequestAccepted, RequestEnded, StepCompleted
 
@@ -99,6 +99,29 @@ def test_prefix_caching_can_be_switched_off() -> None:
         engine.add(name, [9] * 50, n=2)
         engine.run()
     assert all(event.hit_tokens == 0 for event in engine.events if isinstance(event, PrefixLookup))
+
+
+def test_a_step_tells_what_its_kernels_counted() -> None:
+    engine = Harness()
+    engine.add("one", [1, 2, 3], max_tokens=4)
+    engine.add("two", [4] * 50, max_tokens=4)
+    engine.run()
+    steps = [event for event in engine.events if isinstance(event, StepCompleted)]
+    tokens = [step.prefill_tokens + step.decode_tokens for step in steps]
+    assert [step.multiply_adds for step in steps] == [MULTIPLY_ADDS * count for count in tokens]
+    assert [step.moved_bytes for step in steps] == [MOVED_BYTES if count else 0 for count in tokens]
+
+
+def test_a_step_that_is_run_again_by_parts_counts_each() -> None:
+    engine = Harness()
+    engine.program.broken = {9}
+    engine.add("good", [1, 2, 3], max_tokens=2)
+    engine.add("bad", [9, 2, 3], max_tokens=2)
+    engine.add("other", [4, 2, 3], max_tokens=2)
+    engine.step()
+    step = engine.of(StepCompleted)[-1]
+    assert isinstance(step, StepCompleted)
+    assert (step.moved_bytes, step.multiply_adds) == (2 * MOVED_BYTES, 6 * MULTIPLY_ADDS)
 
 
 def test_decodes_go_first_and_long_prompts_fill_the_rest() -> None:

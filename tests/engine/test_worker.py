@@ -18,14 +18,23 @@ from tokenmill.core.errors import (
     ModelFileError,
     Overloaded,
 )
-from tokenmill.core.events import EngineReady, Event, LoadProgress, RequestRejected, StepCompleted
+from tokenmill.core.events import (
+    EngineReady,
+    Event,
+    LoadProgress,
+    PeaksMeasured,
+    RequestRejected,
+    StepCompleted,
+)
 from tokenmill.core.flags import ModelFlags
 from tokenmill.core.request import GenerateRequest, Grammar, SamplingParams
+from tokenmill.engine import worker as engine_worker
 from tokenmill.engine.core import EngineCore, Output
 from tokenmill.engine.grammar import compiler
 from tokenmill.engine.grammar.checked_build import CheckedBuild
 from tokenmill.engine.grammar.matcher import Matcher
 from tokenmill.engine.worker import EngineWorker
+from tokenmill.hardware.peaks import Peaks
 from tokenmill.models.source import open_model
 
 FLAGS = ModelFlags(dtype="float32", num_kv_blocks=32, max_num_seqs=4)
@@ -106,6 +115,28 @@ def test_what_it_is_told_while_loading(worker: EngineWorker, events: list[Event]
     ]
     assert worker.memory.planned > 0
     assert worker.chat_template is not None
+
+
+@pytest.mark.parametrize("peaks", [Peaks(2e10, 4e11, 3), None])
+def test_the_machines_peaks_are_told_before_it_is_ready(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, peaks: Peaks | None
+) -> None:
+    monkeypatch.setattr(engine_worker, "measure_peaks", lambda: peaks)
+    monkeypatch.setenv("TOKENMILL_CPU_ISA", "portable")
+    bus, events = Bus(), list[Event]()
+    bus.subscribe(events.append)
+    worker = EngineWorker(open_model(folder), FLAGS, bus, name="tiny")
+    worker.start()
+    worker.stop()
+    told = [event for event in events if isinstance(event, PeaksMeasured)]
+    if peaks is None:
+        assert told == []
+        return
+    (event,) = told
+    assert (event.isa, event.threads) == ("portable", 3)
+    assert (event.read_bytes_per_second, event.int8_multiply_adds_per_second) == (2e10, 4e11)
+    kinds = [type(event) for event in events]
+    assert kinds.index(PeaksMeasured) < kinds.index(EngineReady)
 
 
 def test_a_refusal_arrives_at_the_sink(worker: EngineWorker, events: list[Event]) -> None:

@@ -23,6 +23,7 @@ from tokenmill.core.events import (
     HttpAnswered,
     LoadProgress,
     Outcome,
+    PeaksMeasured,
     Preempted,
     PrefixLookup,
     RequestAccepted,
@@ -209,6 +210,44 @@ def test_the_rest_of_the_events() -> None:
     assert value(samples, "tokenmill_engine_kv_blocks", state="free") == 64
     facts = {"block_size": "32", "num_gpu_blocks": "64", "cache_dtype": "float32"}
     assert value(samples, "vllm:cache_config_info", **facts) == 1
+
+
+PEAKS = PeaksMeasured(
+    at=0,
+    isa="avx2",
+    threads=4,
+    read_bytes_per_second=20e9,
+    int8_multiply_adds_per_second=400e9,
+)
+
+
+def test_work_of_the_kernels_is_a_share_of_the_peaks() -> None:
+    decode = step(decode_tokens=1, compute_s=0.5, moved_bytes=8_000_000_000, multiply_adds=10_000_000_000)
+    prefill = step(prefill_tokens=9, compute_s=0.1, moved_bytes=100_000_000, multiply_adds=20_000_000_000)
+    samples = fed(PEAKS, decode, decode, prefill)
+    assert value(samples, "tokenmill_engine_kernel_seconds_total", phase="decode") == 1
+    assert value(samples, "tokenmill_engine_moved_bytes_total", phase="decode") == 16e9
+    assert value(samples, "tokenmill_engine_multiply_adds_total", phase="decode") == 20e9
+    # 16 of 20 GB/s, and 20 of 400 billion multiply-adds a second.
+    assert value(samples, "tokenmill_engine_memory_share_ratio", phase="decode") == pytest.approx(0.8)
+    assert value(samples, "tokenmill_engine_int8_share_ratio", phase="decode") == pytest.approx(0.05)
+    assert value(samples, "tokenmill_engine_memory_share_ratio", phase="prefill") == pytest.approx(0.05)
+    assert value(samples, "tokenmill_engine_int8_share_ratio", phase="prefill") == pytest.approx(0.5)
+    assert value(samples, "tokenmill_peak_read_bytes_per_second") == 20e9
+    assert value(samples, "tokenmill_peak_int8_multiply_adds_per_second") == 400e9
+    assert value(samples, "tokenmill_cpu_info", isa="avx2", threads="4") == 1
+
+
+def test_kernels_that_do_not_count_have_time_and_no_shares() -> None:
+    samples = fed(PEAKS, step(decode_tokens=1, compute_s=0.5))
+    assert value(samples, "tokenmill_engine_kernel_seconds_total", phase="decode") == 0.5
+    assert not [name for name, _ in samples if "moved_bytes" in name or "share" in name]
+
+
+def test_without_peaks_work_is_counted_and_compared_with_nothing() -> None:
+    samples = fed(step(decode_tokens=1, compute_s=0.5, moved_bytes=7, multiply_adds=3))
+    assert value(samples, "tokenmill_engine_moved_bytes_total", phase="decode") == 7
+    assert not [name for name, _ in samples if "share" in name]
 
 
 def test_answers_are_counted_by_what_the_client_saw() -> None:

@@ -25,6 +25,8 @@ E = TypeVar("E", bound=Event)
 VOCAB = 32
 HIDDEN = 4
 EOS = 0
+# What it says a step moves, and each of its tokens multiplies.
+MOVED_BYTES, MULTIPLY_ADDS = 1000, 7
 
 
 class HashProgram:
@@ -57,6 +59,8 @@ class HashProgram:
         return StepOutput(
             torch.stack(logits) if logits else torch.empty(0, VOCAB),
             torch.stack(states) if states else torch.empty(0, HIDDEN),
+            moved_bytes=MOVED_BYTES,
+            multiply_adds=MULTIPLY_ADDS * len(step.token_ids),
         )
 
     def clear(self, blocks: Sequence[int]) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from tokenmill.cli.config import from_environment
 from tokenmill.cli.options import Json
-from tokenmill.cli.report import json_line
+from tokenmill.cli.report import json_line, peaks_line, peaks_record
 from tokenmill.core.errors import NativeUnavailable
 
 
@@ -32,16 +32,6 @@ def command(
     if peaks is None:
         raise NativeUnavailable("the peaks cannot be measured here; tokenmill serve says why in its log")
     if as_json:
-        json_line(
-            {
-                "isa": isa.name,
-                "threads": peaks.threads,
-                "read_bytes_per_second": round(peaks.read_bytes_per_second),
-                "int8_multiply_adds_per_second": round(peaks.int8_multiply_adds_per_second),
-            }
-        )
-        return
-    typer.echo(
-        f"{isa.name}, {peaks.threads} threads: reads {peaks.read_bytes_per_second / 1e9:.1f} GB/s, "
-        f"{peaks.int8_multiply_adds_per_second / 1e9:.0f} billion int8 multiply-adds/s"
-    )
+        json_line(peaks_record(isa.name, peaks))
+    else:
+        typer.echo(peaks_line(isa.name, peaks))

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tokenmill.core.events import Event, LoadProgress
+from tokenmill.core.events import Event, LoadProgress, PeaksMeasured
 
 # A transfer reports at most this often, in seconds: to programs, and as lines where there is no terminal.
 JSON_INTERVAL_S = 0.25
@@ -53,6 +53,17 @@ class MemoryPart(Protocol):
     def planned(self) -> int: ...
     @property
     def measured(self) -> int: ...
+
+
+class Peaks(Protocol):
+    """What the machine can do at most."""
+
+    @property
+    def threads(self) -> int: ...
+    @property
+    def read_bytes_per_second(self) -> float: ...
+    @property
+    def int8_multiply_adds_per_second(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -111,6 +122,8 @@ class JsonReporter:
     def event(self, event: Event) -> None:
         if isinstance(event, LoadProgress):
             self._progress(event.phase, event.source, event.bytes, event.bytes, event.seconds)
+        elif isinstance(event, PeaksMeasured):
+            json_line({"event": "cpu", **peaks_record(event.isa, event)})
 
     def _progress(self, phase: str, source: str, done: int, total: int | None, seconds: float) -> None:
         json_line(
@@ -178,6 +191,9 @@ class HumanReporter:
             amount = f"  {size(event.bytes)}" if event.bytes else ""
             with self._lock:
                 self._finish(event.phase, f"{event.source}{amount}  {event.seconds:.1f} s")
+        elif isinstance(event, PeaksMeasured):
+            with self._lock:
+                self._finish("cpu", peaks_line(event.isa, event))
 
     def _show(self, bar: Progress, transfer: Transfer, detail: str) -> None:
         if self._task is None or self._phase != transfer.phase:
@@ -232,6 +248,23 @@ def _amount(transfer: Transfer) -> str:
     if transfer.total_bytes is None:
         return size(transfer.done_bytes)
     return f"{size(transfer.done_bytes)} of {size(transfer.total_bytes)}"
+
+
+def peaks_record(isa: str, peaks: Peaks) -> dict[str, object]:
+    return {
+        "isa": isa,
+        "threads": peaks.threads,
+        "read_bytes_per_second": round(peaks.read_bytes_per_second),
+        "int8_multiply_adds_per_second": round(peaks.int8_multiply_adds_per_second),
+    }
+
+
+def peaks_line(isa: str, peaks: Peaks) -> str:
+    return (
+        f"{isa}, {peaks.threads} {'thread' if peaks.threads == 1 else 'threads'}: "
+        f"reads {peaks.read_bytes_per_second / 1e9:.1f} GB/s, "
+        f"{peaks.int8_multiply_adds_per_second / 1e9:.0f} billion int8 multiply-adds/s"
+    )
 
 
 def memory_records(parts: Sequence[MemoryPart]) -> list[dict[str, object]]:

@@ -62,6 +62,7 @@ class StepCompleted(Event, frozen=True, kw_only=True):
     `token_gaps_s` holds, for each sequence that got a further token, the seconds since its last one.
     `compute_s` is inside the kernels; `idle_s` is the wait before this step with nothing to do.
     `kv_tokens` of the `kv_slots` in active blocks hold a token.
+    `moved_bytes` and `multiply_adds` are what the kernels read and computed; 0 where they do not count.
     """
 
     running: int
@@ -81,6 +82,8 @@ class StepCompleted(Event, frozen=True, kw_only=True):
     compute_s: float
     sample_s: float
     token_gaps_s: tuple[float, ...] = ()
+    moved_bytes: int = 0
+    multiply_adds: int = 0
 
 
 class PrefixLookup(Event, frozen=True, kw_only=True):
@@ -142,3 +145,15 @@ class EngineReady(Event, frozen=True, kw_only=True):
     max_model_len: int
     planned_bytes: int
     rss_bytes: int
+
+
+class PeaksMeasured(Event, frozen=True, kw_only=True):
+    """What the machine can do at most with code for `isa` on `threads` threads.
+
+    Steps cannot read more bytes of memory a second, or do more int8 multiply-adds.
+    """
+
+    isa: str
+    threads: int
+    read_bytes_per_second: float
+    int8_multiply_adds_per_second: float

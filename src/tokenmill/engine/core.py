@@ -188,6 +188,8 @@ class EngineCore:
                 compute_s=computed - planned,
                 sample_s=found.seconds,
                 token_gaps_s=gaps,
+                moved_bytes=found.moved_bytes,
+                multiply_adds=found.multiply_adds,
             )
         )
         return outputs

@@ -24,6 +24,7 @@ class StepResults:
         stuck: sequences whose grammar allows no token.
         pooled: states, [positions, hidden].
         seconds: what evaluating took.
+        moved_bytes, multiply_adds: what the kernels counted.
     """
 
     sampled: list[tuple[Sequence, Sampled]] = field(default_factory=list)
@@ -31,6 +32,8 @@ class StepResults:
     scored: list[tuple[Sequence, list[Sampled]]] = field(default_factory=list)
     pooled: list[tuple[Sequence, torch.Tensor]] = field(default_factory=list)
     seconds: float = 0.0
+    moved_bytes: int = 0
+    multiply_adds: int = 0
 
     def add(self, other: StepResults) -> None:
         self.sampled += other.sampled
@@ -38,6 +41,8 @@ class StepResults:
         self.scored += other.scored
         self.pooled += other.pooled
         self.seconds += other.seconds
+        self.moved_bytes += other.moved_bytes
+        self.multiply_adds += other.multiply_adds
 
 
 def evaluate(chunks: Items[Chunk], output: StepOutput, samplers: Items[SamplerState]) -> StepResults:
@@ -49,7 +54,7 @@ def evaluate(chunks: Items[Chunk], output: StepOutput, samplers: Items[SamplerSt
     Raises:
         CorruptLogits: a row holds NaN or infinity.
     """
-    found = StepResults()
+    found = StepResults(moved_bytes=output.moved_bytes, multiply_adds=output.multiply_adds)
     logits, states = output.logits[len(samplers) :], output.hidden
     for seq, reads in ((chunk.seq, chunk.reads) for chunk in chunks if chunk.reads):
         if seq.scores_prompt:

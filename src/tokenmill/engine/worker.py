@@ -14,7 +14,7 @@ from typing import Protocol
 from tokenmill.core.bus import Bus
 from tokenmill.core.clock import Clock, SystemClock
 from tokenmill.core.errors import EngineStopped, GenerationFailed, TokenmillError
-from tokenmill.core.events import EngineReady, LoadProgress, RequestRejected
+from tokenmill.core.events import EngineReady, LoadProgress, PeaksMeasured, RequestRejected
 from tokenmill.core.flags import ModelFlags
 from tokenmill.core.request import GenerateRequest
 from tokenmill.engine.core import EngineCore, Output
@@ -23,6 +23,8 @@ from tokenmill.engine.grammar.matcher import Matcher
 from tokenmill.engine.limits import Limits
 from tokenmill.engine.load import LoadedModel, MemoryReport, load_model
 from tokenmill.hardware.allocator import share_one_heap
+from tokenmill.hardware.isa import this_isa
+from tokenmill.hardware.peaks import measure_peaks
 from tokenmill.models.chat import ChatTemplate, load_chat_template
 from tokenmill.models.source import ModelSource
 from tokenmill.models.tokenizer import Tokenizer, load_tokenizer
@@ -275,6 +277,7 @@ class EngineWorker:
         self._tokenized.wait()
         if self._error is not None:
             raise self._error
+        self._tell_peaks()
         self._tell_ready(loaded)
         return EngineCore(
             loaded.program,
@@ -291,6 +294,22 @@ class EngineWorker:
     @property
     def _end_ids(self) -> tuple[int, ...]:
         return tuple(dict.fromkeys((*self.tokenizer.eos_ids, *self._source.spec.eos_ids)))
+
+    def _tell_peaks(self) -> None:
+        """Measured once a machine, and only now that no other thread loads anything."""
+        isa, peaks = this_isa(), measure_peaks()
+        if isa is not None and peaks is not None:
+            self._bus.publish(
+                PeaksMeasured(
+                    at=self.clock.monotonic(),
+                    model=self.name,
+                    instance=self._instance,
+                    isa=isa.name,
+                    threads=peaks.threads,
+                    read_bytes_per_second=peaks.read_bytes_per_second,
+                    int8_multiply_adds_per_second=peaks.int8_multiply_adds_per_second,
+                )
+            )
 
     def _tell_ready(self, loaded: LoadedModel) -> None:
         self._bus.publish(

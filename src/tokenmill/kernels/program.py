@@ -148,10 +148,14 @@ class StepOutput:
     Attributes:
         logits: [logit rows, vocabulary], float32.
         hidden: [hidden rows, hidden], float32: states after the last norm.
+        moved_bytes: between memory and the processor, where the backend counts.
+        multiply_adds: likewise.
     """
 
     logits: torch.Tensor
     hidden: torch.Tensor
+    moved_bytes: int = 0
+    multiply_adds: int = 0
 
 
 class StepProgram(Protocol):

@@ -13,6 +13,7 @@ from tokenmill.core.events import (
     HttpAnswered,
     LoadProgress,
     Outcome,
+    PeaksMeasured,
     Preempted,
     PrefixLookup,
     RequestAccepted,
@@ -21,6 +22,7 @@ from tokenmill.core.events import (
     StepCompleted,
 )
 from tokenmill.observe import exposition
+from tokenmill.observe.kernel_work import KernelWork
 from tokenmill.observe.names import NAMES
 from tokenmill.observe.series import Histogram, Series, Trace, Values, make_series
 
@@ -60,6 +62,7 @@ class Metrics:
             HttpAnswered: self._answered,
             LoadProgress: self._loading,
             EngineReady: self._engine_ready,
+            PeaksMeasured: self._peaks_measured,
         }
         for outcome in get_args(Outcome):
             self._add("tokenmill_engine_ended", 0, outcome)
@@ -78,6 +81,7 @@ class Metrics:
         self._itl = self._histogram("tokenmill_engine_itl_seconds")
         self._step_seconds = self._histogram("tokenmill_engine_step_seconds")
         self._step_tokens = self._histogram("tokenmill_engine_step_tokens")
+        self._work = KernelWork(self._values)
 
     def on_event(self, event: Event) -> None:
         """The bus subscriber. Events without a metric are ignored."""
@@ -126,6 +130,7 @@ class Metrics:
         seconds = event.lock_s + event.schedule_s + event.compute_s + event.sample_s
         self._step_seconds.observe(seconds, phase)
         self._step_tokens.observe(tokens)
+        self._work.step(event, phase)
         for gap in event.token_gaps_s:
             self._itl.observe(gap)
 
@@ -206,6 +211,9 @@ class Metrics:
         self._set("tokenmill_memory_bytes", event.rss_bytes, "measured")
         facts = (str(event.block_size), str(event.num_kv_blocks), event.dtype, str(event.max_model_len))
         self._set("tokenmill_cache_config_info", 1, *facts)
+
+    def _peaks_measured(self, event: PeaksMeasured) -> None:
+        self._work.compare_with(event)
 
     def _values(self, name: str) -> Values:
         series = self._series[name]
