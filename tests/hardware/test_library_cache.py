@@ -6,7 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
+from tokenmill.hardware import library_cache
 from tokenmill.hardware.library_cache import ABANDONED_SECONDS, KEPT_LIBRARIES, cached_library, is_whole
 
 
@@ -74,3 +76,11 @@ def test_a_builder_that_fails_leaves_nothing(tmp_path: Path) -> None:
         cached_library(tmp_path / "a.so", fail)
     assert not list(tmp_path.glob("*.so"))
     assert cached_library(tmp_path / "a.so", build).exists()  # the lock is free
+
+
+def test_a_process_that_waits_too_long_builds_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library_cache, "LOCK_SECONDS", 0.01)
+    with FileLock(tmp_path / "a.lock", is_singleton=False):
+        assert is_whole(cached_library(tmp_path / "a.so", build))

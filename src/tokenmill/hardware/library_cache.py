@@ -43,7 +43,7 @@ def cached_library(path: Path, build: Callable[[Path], None]) -> Path:
             os.utime(path)  # the least recently used are dropped
         return path
     lock = FileLock(path.with_suffix(".lock"))
-    with contextlib.suppress(Timeout):
+    with contextlib.suppress(Timeout, NotImplementedError):  # some filesystems have no locks
         lock.acquire(timeout=LOCK_SECONDS)
     try:
         if not is_whole(path):
