@@ -15,6 +15,8 @@ from support.real_engine import RealModel, text, tokens
 from tokenmill.core.events import Event, Preempted, PrefixLookup
 from tokenmill.core.request import SamplingParams
 from tokenmill.hardware.cpu import multiplies_bfloat16
+from tokenmill.kernels.cpu.abi import KvFormat
+from tokenmill.planner.packing import Quantization
 
 OUTPUT = 12
 GREEDY = SamplingParams(temperature=0, max_tokens=OUTPUT)
@@ -39,8 +41,16 @@ WORDS = [
 ]
 
 
-@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+NATIVE: dict[str, tuple[Quantization, KvFormat]] = {
+    "native": ("auto", KvFormat.INT8),
+    "native-bfloat16": ("none", KvFormat.BF16),
+}
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16", *NATIVE])
 def model(request: pytest.FixtureRequest, small_model_path: Path) -> RealModel:
+    if request.param in NATIVE:
+        return RealModel.load_native(small_model_path, *NATIVE[request.param])
     if request.param == "bfloat16" and not multiplies_bfloat16():
         # Emulated products are not what anyone runs; float32 covers this machine.
         return RealModel.load(small_model_path, torch.float32)

@@ -11,7 +11,8 @@ from tokenmill.core.errors import ConfigError, InsufficientMemory
 from tokenmill.core.flags import ModelFlags
 from tokenmill.models.spec import ExpertsSpec, LayerSpec, ModelSpec, RopeSpec
 from tokenmill.planner.activations import StepBounds, activation_bytes
-from tokenmill.planner.memory import kv_bytes_per_token, plan_memory, weight_bytes
+from tokenmill.planner.costs import ReferenceCosts, kv_bytes_per_token, weight_bytes
+from tokenmill.planner.memory import plan_memory
 from tokenmill.planner.products import COMPILED_BYTES
 
 GIB = 1 << 30
@@ -53,9 +54,7 @@ def test_grouped_heads_need_less_kv_and_tied_embeddings_count_once() -> None:
 
 
 def plan(available: int, spec: ModelSpec = SMALL, **flags: Any) -> Any:
-    return plan_memory(
-        spec, ModelFlags(**flags), matrix_format="BF16", kv_element_bytes=2, available=available
-    )
+    return plan_memory(spec, ModelFlags(**flags), costs=ReferenceCosts("BF16", 2), available=available)
 
 
 def test_the_default_pool_serves_all_sequences_at_a_typical_length_and_no_more() -> None:
@@ -96,7 +95,7 @@ def test_a_bounded_context_needs_less_working_memory() -> None:
 @pytest.mark.parametrize(("form", "size", "compiled"), [("BF16", 2, 4 * 12 + 8), ("F32", 4, 0)])
 def test_working_memory_is_a_step_compiled_products_and_a_block(form: str, size: int, compiled: int) -> None:
     flags = ModelFlags(max_num_batched_tokens=512, max_num_seqs=64, max_model_len=1024)
-    made = plan_memory(SMALL, flags, matrix_format=form, kv_element_bytes=2, available=64 * GIB)
+    made = plan_memory(SMALL, flags, costs=ReferenceCosts(form, 2), available=64 * GIB)
     step = StepBounds(tokens=512, sequences=64, context=1024, matrix_bytes=size, kv_bytes=2)
     # Four shapes in 12 numbers of rows up to 512, logits in 8 up to 128; 32 tokens of 23,040
     assert made.activations == activation_bytes(SMALL, step) + compiled * COMPILED_BYTES + 32 * 23_040

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from support.native_model import native_program
 from tokenmill.core.bus import Bus
 from tokenmill.core.clock import SystemClock
 from tokenmill.core.delta import Delta
@@ -20,10 +21,12 @@ from tokenmill.engine.limits import Limits
 from tokenmill.engine.models import build_program
 from tokenmill.hardware.allocator import keep_freed_memory
 from tokenmill.hardware.cpu import usable_cores
-from tokenmill.kernels.program import KvLayout
+from tokenmill.kernels.cpu.abi import KvFormat
+from tokenmill.kernels.program import KvLayout, StepProgram
 from tokenmill.kernels.reference import ReferenceProgram
 from tokenmill.models.source import ModelSource, open_model
 from tokenmill.models.tokenizer import Tokenizer, load_tokenizer
+from tokenmill.planner.packing import Quantization
 
 BLOCK = 32
 
@@ -34,20 +37,36 @@ class RealModel:
 
     source: ModelSource
     tokenizer: Tokenizer
-    program: ReferenceProgram
+    program: StepProgram
     num_blocks: int
     grammars: GrammarCompiler
 
     @classmethod
     def load(cls, path: Path, dtype: torch.dtype, num_blocks: int = 256) -> RealModel:
-        keep_freed_memory()
+        """On PyTorch's operators."""
         torch.set_num_threads(usable_cores())
         source = open_model(path)
-        tokenizer = load_tokenizer(source.tokenizer_files, source.spec.vocab_size)
         packed = build_program(source.spec, source.weights, dtype, 2048)
-        source.weights.close()
         shapes = tuple((layer.kv_heads, layer.head_dim) for layer in source.spec.layers)
         program = ReferenceProgram(packed, KvLayout(num_blocks, BLOCK, shapes), dtype)
+        return cls._of(source, program, num_blocks)
+
+    @classmethod
+    def load_native(
+        cls, path: Path, quantization: Quantization, kv_format: KvFormat, num_blocks: int = 256
+    ) -> RealModel:
+        """On native kernels."""
+        source = open_model(path)
+        program = native_program(
+            source, num_blocks=num_blocks, block_size=BLOCK, quantization=quantization, kv_format=kv_format
+        )
+        return cls._of(source, program, num_blocks)
+
+    @classmethod
+    def _of(cls, source: ModelSource, program: StepProgram, num_blocks: int) -> RealModel:
+        keep_freed_memory()
+        source.weights.close()
+        tokenizer = load_tokenizer(source.tokenizer_files, source.spec.vocab_size)
         grammars = GrammarCompiler(tokenizer, source.spec.eos_ids)
         return cls(source, tokenizer, program, num_blocks, grammars)
 

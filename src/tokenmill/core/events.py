@@ -137,11 +137,15 @@ class LoadProgress(Event, frozen=True, kw_only=True):
 
 
 class EngineReady(Event, frozen=True, kw_only=True):
-    """Fixed facts of a warm engine."""
+    """Fixed facts of a warm engine.
+
+    `dtype` is the type of its matrices; `kernels` the instruction set of what multiplies them, or `torch`.
+    """
 
     block_size: int
     num_kv_blocks: int
     dtype: str
+    kernels: str = "torch"
     max_model_len: int
     planned_bytes: int
     rss_bytes: int

@@ -42,11 +42,13 @@ class ModelFlags(BaseModel):
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="Arithmetic; auto is bfloat16 where the CPU multiplies it natively."
     )
-    quantization: Literal["auto", "none"] = Field(
-        "auto", description="Weights are dequantized at load for now; int8 and int4 are not supported yet."
+    quantization: Literal["auto", "none", "int8", "int4"] = Field(
+        "auto",
+        description="Weights on native kernels: auto keeps stored 4-bit codes and makes the rest int8; "
+        "none is bfloat16.",
     )
-    kv_cache_dtype: Literal["auto", "float32", "bfloat16"] = Field(
-        "auto", description="Type of the KV cache; auto follows --dtype."
+    kv_cache_dtype: Literal["auto", "float32", "bfloat16", "bf16", "int8"] = Field(
+        "auto", description="Type of the KV cache; auto is int8 on native kernels, else it follows --dtype."
     )
     kv_cache_memory_bytes: Bytes | None = Field(None, ge=1, description="Size of the KV cache, like 2GiB.")
     gpu_memory_utilization: float = Field(

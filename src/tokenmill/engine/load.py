@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from tokenmill.core.errors import ConfigError
 from tokenmill.core.flags import ModelFlags
-from tokenmill.engine.models import build_program
+from tokenmill.engine.backend import Backend, native_isa, reference_backend
+from tokenmill.engine.native_backend import NativeBackend
+from tokenmill.engine.native_weights import Encode
+from tokenmill.engine.self_test import FormatRefused
 from tokenmill.hardware.allocator import keep_freed_memory, return_freed_memory
-from tokenmill.hardware.cpu import multiplies_bfloat16, usable_cores
+from tokenmill.hardware.cpu import usable_cores
 from tokenmill.hardware.memory import available_bytes, rss_bytes
-from tokenmill.kernels.program import KvLayout, Program
-from tokenmill.kernels.reference import ReferenceProgram
+from tokenmill.kernels.program import StepProgram
 from tokenmill.kernels.step import Step
 from tokenmill.models.source import ModelSource
 from tokenmill.planner.memory import MemoryPlan, plan_memory
 
-_FORMATS = {torch.float32: "F32", torch.bfloat16: "BF16"}
-_TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+log = logging.getLogger(__name__)
+
 WARM_TOKENS = 64
 WARM_SEQUENCES = 8
 
@@ -51,50 +55,54 @@ class MemoryReport:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A warm program. `dtype` is the type of its products."""
+    """A warm program.
 
-    program: ReferenceProgram
+    Attributes:
+        matrices: type they are held in.
+        kernels: what multiplies them: an instruction set, or `torch`.
+    """
+
+    program: StepProgram
     plan: MemoryPlan
     report: MemoryReport
-    dtype: torch.dtype
+    matrices: str
+    kernels: str
 
 
-def choose_dtype(flag: str) -> torch.dtype:
-    """`auto` is bfloat16 where the processor multiplies it natively, else float32."""
-    if flag == "auto":
-        return torch.bfloat16 if multiplies_bfloat16() else torch.float32
-    return _TYPES[flag]
-
-
-def load_model(source: ModelSource, flags: ModelFlags, told: Callable[[str, int], None]) -> LoadedModel:
+def load_model(
+    source: ModelSource, flags: ModelFlags, told: Callable[[str, int], None], encode: Encode
+) -> LoadedModel:
     """Loads, allocates and warms, on the calling thread.
 
     Args:
         told: called after each phase (read, pool, warm) with its name and the bytes it was about.
+        encode: text to tokens, for the self-test of packed weights.
 
     Raises:
         InsufficientMemory: it does not fit what is free.
         ModelFileError: the weights cannot be used.
+        ConfigError: flags this machine or model does not serve.
     """
     return_freed_memory()
     torch.set_num_threads(usable_cores())
     torch.set_grad_enabled(False)
-    dtype = choose_dtype(flags.dtype)
-    kv_dtype = dtype if flags.kv_cache_dtype == "auto" else _TYPES[flags.kv_cache_dtype]
     imports = rss_bytes()
-    plan = plan_memory(
-        source.spec,
-        flags,
-        matrix_format=_FORMATS[dtype],
-        kv_element_bytes=kv_dtype.itemsize,
-        available=available_bytes(),
-    )
-    packed = build_program(source.spec, source.weights, dtype, plan.max_model_len)
+    backend = _backend(source, flags, encode)
+    plan = plan_memory(source.spec, flags, costs=backend.costs, available=available_bytes())
+    try:
+        bind = backend.read(source, plan)
+    except FormatRefused as refused:
+        if flags.quantization != "auto":
+            raise ConfigError(
+                f"quantization={flags.quantization} is refused for this model: {refused}"
+            ) from None
+        log.warning("packed weights are refused (%s); bfloat16 takes their place", refused)
+        return load_model(source, flags.model_copy(update={"quantization": "none"}), told, encode)
     source.weights.close()
     keep_freed_memory()
     weights = rss_bytes()
     told("read", plan.weights)
-    program = _bind(packed, source, plan, kv_dtype)
+    program = bind()
     pool = rss_bytes()
     told("pool", plan.kv_pool)
     warm(program, plan, flags)
@@ -106,15 +114,15 @@ def load_model(source: ModelSource, flags: ModelFlags, told: Callable[[str, int]
         MemoryPart("kv cache", plan.kv_pool, pool - weights),
         MemoryPart("working memory", plan.activations, warmed - pool),
     )
-    return LoadedModel(program, plan, MemoryReport(parts), dtype)
+    return LoadedModel(program, plan, MemoryReport(parts), backend.matrices, backend.kernels)
 
 
-def _bind(packed: Program, source: ModelSource, plan: MemoryPlan, kv_dtype: torch.dtype) -> ReferenceProgram:
-    shapes = tuple((layer.kv_heads, layer.head_dim) for layer in source.spec.layers)
-    return ReferenceProgram(packed, KvLayout(plan.num_kv_blocks, plan.block_size, shapes), kv_dtype)
+def _backend(source: ModelSource, flags: ModelFlags, encode: Encode) -> Backend:
+    isa = native_isa(flags)
+    return reference_backend(flags) if isa is None else NativeBackend(isa, source, flags, encode)
 
 
-def warm(program: ReferenceProgram, plan: MemoryPlan, flags: ModelFlags) -> None:
+def warm(program: StepProgram, plan: MemoryPlan, flags: ModelFlags) -> None:
     """Runs a prefill and a decode step, so that the first request does not pay for first calls."""
     tokens = min(WARM_TOKENS, flags.max_num_batched_tokens, plan.max_model_len, plan.kv_tokens)
     blocks = np.arange(-(-tokens // plan.block_size), dtype=np.int64)[None]

@@ -269,7 +269,7 @@ class EngineWorker:
             )
             began = now
 
-        loaded = load_model(self._source, self._flags, told)
+        loaded = load_model(self._source, self._flags, told, self._encode)
         self.memory = loaded.report
         limits = Limits(self.vocab_size, loaded.plan.max_model_len, loaded.plan.kv_tokens)
         self.max_model_len = limits.longest
@@ -290,6 +290,11 @@ class EngineWorker:
             model=self.name,
             instance=self._instance,
         )
+
+    def _encode(self, text: str) -> Items[int]:
+        """Tokens of a text, once the tokenizer is there; none where it could not be read."""
+        self._tokenized.wait()
+        return self.tokenizer.encode(text, add_special=True) if self._error is None else []
 
     @property
     def _end_ids(self) -> tuple[int, ...]:
@@ -319,7 +324,8 @@ class EngineWorker:
                 instance=self._instance,
                 block_size=loaded.plan.block_size,
                 num_kv_blocks=loaded.plan.num_kv_blocks,
-                dtype=str(loaded.dtype).removeprefix("torch."),
+                dtype=loaded.matrices,
+                kernels=loaded.kernels,
                 max_model_len=loaded.plan.max_model_len,
                 planned_bytes=loaded.report.planned,
                 rss_bytes=loaded.report.measured,

@@ -32,8 +32,13 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 
 def mlp(x: torch.Tensor, op: Mlp) -> torch.Tensor:
     """[rows, hidden] to [rows, hidden]. `rows` is filled up."""
-    gate, up = linear(x, op.gate_up).chunk(2, dim=-1)
-    return linear(_activate(gate, op.activation) * up, op.down)
+    return linear(gated(linear(x, op.gate_up), op.activation), op.down)
+
+
+def gated(gate_up: torch.Tensor, activation: Literal["silu", "gelu_tanh"]) -> torch.Tensor:
+    """[rows, 2 * intermediate], gate and up side by side, to [rows, intermediate]."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return _activate(gate, activation) * up
 
 
 def _activate(x: torch.Tensor, name: Literal["silu", "gelu_tanh"]) -> torch.Tensor:

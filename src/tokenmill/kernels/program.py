@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from tokenmill.kernels.step import Step
 
 if TYPE_CHECKING:
@@ -18,18 +21,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Linear:
-    """y = x W^T + b. `weight` is [out, in], `bias` [out]."""
+    """y = x W^T + b. `weight` is [out, in], `bias` [out].
+
+    Attributes:
+        sources: names of the stored matrices whose rows `weight` holds one after another; none where it is
+            no model's. In an outline the weight has a shape alone, and a backend reads these itself.
+    """
 
     weight: torch.Tensor
     bias: torch.Tensor | None = None
+    sources: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Embed:
-    """x = table[token] * scale. `table` is [vocabulary, hidden]."""
+    """x = table[token] * scale. `table` is [vocabulary, hidden], stored as `source`."""
 
     table: torch.Tensor
     scale: float = 1.0
+    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -148,12 +158,15 @@ class StepOutput:
     Attributes:
         logits: [logit rows, vocabulary], float32.
         hidden: [hidden rows, hidden], float32: states after the last norm.
+        best: [logit rows], the likeliest token of each, the first of equals, -1 where a logit is no finite
+            number; None where the backend does not look for it.
         moved_bytes: between memory and the processor, where the backend counts.
         multiply_adds: likewise.
     """
 
     logits: torch.Tensor
     hidden: torch.Tensor
+    best: npt.NDArray[np.int64] | None = None
     moved_bytes: int = 0
     multiply_adds: int = 0
 

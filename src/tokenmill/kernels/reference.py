@@ -98,8 +98,8 @@ class ReferenceProgram:
         """[rows, hidden] to [rows, hidden], K and V of the rows written to their slots."""
         rotated = op.heads + op.kv_heads
         qkv = linear(h, op.qkv).view(len(h), rotated + op.kv_heads, op.head_dim)
-        qk = _normed(qkv[:, :rotated].float(), op.norms, op.heads)
-        qk = _rotate(qk, rotary)
+        qk = normed(qkv[:, :rotated].float(), op.norms, op.heads)
+        qk = rotate(qk, rotary)
         keys, values = self._keys[op.layer], self._values[op.layer]
         keys.flatten(0, 1)[slots] = qk[:, op.heads :].to(keys.dtype)
         values.flatten(0, 1)[slots] = qkv[:, rotated:].to(values.dtype)
@@ -107,7 +107,7 @@ class ReferenceProgram:
         return linear(out.view(len(h), -1), op.out)
 
 
-def _normed(qk: torch.Tensor, norms: HeadNorms | None, heads: int) -> torch.Tensor:
+def normed(qk: torch.Tensor, norms: HeadNorms | None, heads: int) -> torch.Tensor:
     """Queries (the first `heads`) and keys, each RMS-normed per head where the layer norms them."""
     if norms is None:
         return qk
@@ -115,7 +115,7 @@ def _normed(qk: torch.Tensor, norms: HeadNorms | None, heads: int) -> torch.Tens
     return torch.cat((query, rms_norm(qk[:, heads:], norms.key, norms.eps)), dim=1)
 
 
-def _rotate(x: torch.Tensor, rotary: Rotary) -> torch.Tensor:
+def rotate(x: torch.Tensor, rotary: Rotary) -> torch.Tensor:
     """Rotary embedding in halves (Su et al. 2021) of the first components; the others pass.
 
     x [rows, heads, dim]; angles [rows, 1, rotary dim / 2].

@@ -78,7 +78,7 @@ def activation_bytes(spec: ModelSpec, step: StepBounds) -> int:
     layers = _masks(kinds, step) + max(
         max(_attention(layer, step), _feed_forward(layer, spec.hidden, step)) for layer in kinds
     )
-    logits = _logits(spec.vocab_size, step)
+    logits = logit_bytes(spec.vocab_size, step)
     return _stream(spec, step) + max(layers, logits) + min(layers, logits) // 2
 
 
@@ -140,7 +140,7 @@ def _routing(experts: ExpertsSpec, hidden: int, step: StepBounds) -> int:
     return step.rows * (2 * experts.count * _FLOAT + experts.active * (_FLOAT + 4 * _LONG) + rows)
 
 
-def _logits(vocabulary: int, step: StepBounds) -> int:
+def logit_bytes(vocabulary: int, step: StepBounds) -> int:
     """The widest of three moments: logits become float, prompts are scored, tokens are drawn."""
     prompts = step.prompt_logits
     filled = filled_rows(step.logits)

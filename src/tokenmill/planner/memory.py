@@ -10,10 +10,9 @@ from dataclasses import dataclass
 
 from tokenmill.core.errors import ConfigError, InsufficientMemory
 from tokenmill.core.flags import ModelFlags
-from tokenmill.models.formats import nbytes
 from tokenmill.models.spec import ModelSpec
-from tokenmill.planner.activations import StepBounds, activation_bytes, table_bytes
-from tokenmill.planner.products import compiled_bytes
+from tokenmill.planner.activations import table_bytes
+from tokenmill.planner.costs import Costs
 
 # A default pool serves the running sequences at this length, or one at the model's longest.
 TYPICAL_SEQUENCE_TOKENS = 2048
@@ -55,24 +54,11 @@ class MemoryPlan:
         return self.weights + self.tables + self.kv_pool + self.activations + self.imports
 
 
-def weight_bytes(spec: ModelSpec, matrix_format: str) -> int:
-    """Bytes of all weights when matrices and biases are held in `matrix_format`, norms and routers in F32."""
-    in_float = ("norm.weight", ".mlp.gate.weight")
-    return sum(nbytes("F32" if t.name.endswith(in_float) else matrix_format, t.shape) for t in spec.tensors())
-
-
-def kv_bytes_per_token(spec: ModelSpec, element_bytes: int) -> int:
-    """KV cache bytes of one token: 2 x KV heads x head dim x element, summed over the layers."""
-    return sum(2 * layer.kv_heads * layer.head_dim * element_bytes for layer in spec.layers)
-
-
-def plan_memory(
-    spec: ModelSpec, flags: ModelFlags, *, matrix_format: str, kv_element_bytes: int, available: int
-) -> MemoryPlan:
+def plan_memory(spec: ModelSpec, flags: ModelFlags, *, costs: Costs, available: int) -> MemoryPlan:
     """Sizes the KV pool.
 
     Args:
-        matrix_format: format the engine holds matrices in, a key of `models.formats.FORMATS`.
+        costs: of the backend that will run it.
         available: bytes the machine leaves to this process now.
 
     Raises:
@@ -82,19 +68,11 @@ def plan_memory(
     longest = flags.max_model_len or spec.max_position
     if longest > spec.max_position:
         raise ConfigError(f"max_model_len must be at most {spec.max_position} for this model, not {longest}")
-    weights = weight_bytes(spec, matrix_format)
+    weights = costs.weights(spec)
     tables = table_bytes(spec, longest)
-    per_token = kv_bytes_per_token(spec, kv_element_bytes)
+    per_token = costs.kv_bytes_per_token(spec)
     per_block = per_token * flags.block_size
-    step = StepBounds(
-        tokens=flags.max_num_batched_tokens,
-        sequences=flags.max_num_seqs,
-        context=longest,
-        matrix_bytes=nbytes(matrix_format, (1,)),
-        kv_bytes=kv_element_bytes,
-    )
-    compiled = compiled_bytes(spec, step.tokens, step.logits) if matrix_format == "BF16" else 0
-    activations = activation_bytes(spec, step) + compiled + per_block
+    activations = costs.activations(spec, flags, longest)
     explicit = _explicit_blocks(flags, per_block)
     # A pool asked for by size is only held against what is there; the default leaves the rest alone.
     budget = available if explicit is not None else int(available * flags.gpu_memory_utilization)

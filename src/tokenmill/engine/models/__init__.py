@@ -29,12 +29,15 @@ BUILDERS: Mapping[str, Callable[[Parts, int], list[Operator]]] = {
 }
 
 
-def build_program(spec: ModelSpec, weights: WeightFile, dtype: torch.dtype, positions: int) -> Program:
+def build_program(
+    spec: ModelSpec, weights: WeightFile, dtype: torch.dtype, positions: int, *, outline: bool = False
+) -> Program:
     """Loads the weights of a model into its program, one tensor at a time.
 
     Args:
         dtype: type matrices and biases are held and multiplied in; norms and routers are held in float32.
         positions: length of the rotary tables, the longest sequence in tokens.
+        outline: matrices are left in the file: they have a shape and the names of their sources.
 
     Raises:
         ModelFileError: the architecture is not known.
@@ -44,4 +47,4 @@ def build_program(spec: ModelSpec, weights: WeightFile, dtype: torch.dtype, posi
         raise ModelFileError(
             f"architecture {spec.architecture} is not supported; supported: {', '.join(sorted(BUILDERS))}"
         )
-    return decoder(Parts(spec, weights, dtype), positions, layer)
+    return decoder(Parts(spec, weights, dtype, outline=outline), positions, layer)

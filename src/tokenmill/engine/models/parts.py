@@ -23,14 +23,23 @@ from tokenmill.kernels.rotary import rotary_table
 from tokenmill.models.spec import LayerSpec, ModelSpec
 from tokenmill.models.weights import WeightFile
 
+_EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
 
 class Parts:
-    """Operators of one model. Matrices and biases are held in one type, norms and routers in float32."""
+    """Operators of one model. Matrices and biases are held in one type, norms and routers in float32.
 
-    def __init__(self, spec: ModelSpec, weights: WeightFile, dtype: torch.dtype) -> None:
+    Args:
+        outline: matrices have a shape alone; whoever runs the program reads them by name.
+    """
+
+    def __init__(
+        self, spec: ModelSpec, weights: WeightFile, dtype: torch.dtype, *, outline: bool = False
+    ) -> None:
         self.spec = spec
         self._weights = weights
         self._dtype = dtype
+        self._outline = outline
 
     def norm(self, name: str) -> Norm:
         return Norm(self._vector(name), self.spec.norm_eps)
@@ -63,8 +72,9 @@ class Parts:
         at = f"model.layers.{number}.mlp."
         if layer.experts is None:
             return self._mlp(layer, at)
+        router = at + "gate.weight"
         return Experts(
-            router=Linear(self._weights.load(at + "gate.weight", torch.float32)),
+            router=Linear(self._weights.load(router, torch.float32), sources=(router,)),
             experts=tuple(self._mlp(layer, f"{at}experts.{n}.") for n in range(layer.experts.count)),
             active=layer.experts.active,
             renormalize=layer.experts.renormalize,
@@ -73,11 +83,12 @@ class Parts:
     def embedding(self) -> Embed:
         """The scale is rounded to the type of the weights, as it was in training."""
         scale = torch.tensor(self.spec.embedding_scale).to(self._dtype).item()
-        return Embed(self._matrix("model.embed_tokens.weight"), scale)
+        return Embed(self._matrix(_EMBEDDING), scale, _EMBEDDING)
 
     def head(self, embedding: Embed) -> Logits:
-        tied = self.spec.tied_embeddings
-        return Logits(Linear(embedding.table if tied else self._matrix("lm_head.weight")))
+        if self.spec.tied_embeddings:
+            return Logits(Linear(embedding.table, sources=(_EMBEDDING,)))
+        return Logits(Linear(self._matrix(_HEAD), sources=(_HEAD,)))
 
     def _mlp(self, layer: LayerSpec, at: str) -> Mlp:
         return Mlp(
@@ -88,13 +99,18 @@ class Parts:
 
     def _linear(self, *names: str, bias: bool = False) -> Linear:
         """One product for several matrices with the same input, rows one after another."""
-        weights = [self._matrix(name + ".weight") for name in names]
-        biases = [self._matrix(name + ".bias") for name in names] if bias else None
-        whole = weights[0] if len(weights) == 1 else torch.cat(weights)
-        return Linear(whole, torch.cat(biases) if biases else None)
+        sources = tuple(name + ".weight" for name in names)
+        biases = [self._weights.load(name + ".bias", self._dtype) for name in names] if bias else None
+        return Linear(self._matrix(*sources), torch.cat(biases) if biases else None, sources)
 
-    def _matrix(self, name: str) -> torch.Tensor:
-        return self._weights.load(name, self._dtype)
+    def _matrix(self, *sources: str) -> torch.Tensor:
+        """Stored matrices, rows one after another."""
+        if self._outline:
+            shapes = [self._weights.tensors[source].shape for source in sources]
+            whole = (sum(shape[0] for shape in shapes), shapes[0][1])
+            return torch.zeros((), dtype=self._dtype).expand(whole)
+        parts = [self._weights.load(source, self._dtype) for source in sources]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _vector(self, name: str) -> torch.Tensor:
         return self._weights.load(name + ".weight", torch.float32)

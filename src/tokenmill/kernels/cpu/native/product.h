@@ -137,29 +137,42 @@ inline void multiply(const TmMatrix &matrix, int64_t panel, const Rows &rows, in
     }
 }
 
-// All rows by a thread's share of panels, each share a multiple of `together` panels. `take(panel, row, count,
-// tile)` is given each tile, bias added; columns of it past the end of the matrix are padding.
-template <class Take>
-void product(const TmMatrix &matrix, const Rows &rows, int64_t n_rows, const Member &member, int64_t together,
-             const Take &take) {
-    const int64_t panels = round_up(matrix.n, TM_PANEL) / TM_PANEL;
-    const Range mine = member.share(round_up(panels, together) / together);
-    for (int64_t panel = mine.begin * together; panel < mine.end * together && panel < panels; ++panel) {
-        for (int64_t row = 0; row < n_rows; row += kTileRows) {
-            const int count = n_rows - row < kTileRows ? static_cast<int>(n_rows - row) : kTileRows;
-            alignas(64) float tile[kTileRows * TM_PANEL];
-            multiply(matrix, panel, rows, row, count, tile);
-            if (matrix.bias != nullptr) {
-                const int64_t width = matrix.n - panel * TM_PANEL < TM_PANEL ? matrix.n - panel * TM_PANEL : TM_PANEL;
-                for (int r = 0; r < count; ++r) {
-                    for (int64_t i = 0; i < width; ++i) {
-                        tile[r * TM_PANEL + i] += matrix.bias[panel * TM_PANEL + i];
-                    }
-                }
-            }
-            take(panel, row, count, tile);
+// Rows whose numbers stay in the first cache while panels pass by.
+constexpr int64_t kRowBlock = 96;
+
+inline void add_bias(const TmMatrix &matrix, int64_t panel, int count, float *tile) {
+    const int64_t first = panel * TM_PANEL, width = matrix.n - first < TM_PANEL ? matrix.n - first : TM_PANEL;
+    for (int r = 0; r < count; ++r) {
+        for (int64_t i = 0; i < width; ++i) {
+            tile[r * TM_PANEL + i] += matrix.bias[first + i];
         }
     }
 }
 
-}  // namespace tm
+// All rows by all panels, `together` neighbouring panels always by one thread, in order. `take(panel, row, count, tile)` is
+// given each tile, bias added; columns of it past the end of the matrix are padding.
+template <class Take>
+void product(const TmMatrix &matrix, const Rows &rows, int64_t n_rows, const Member &member, int64_t together,
+             const Take &take) {
+    const int64_t panels = round_up(matrix.n, TM_PANEL) / TM_PANEL;
+    const int64_t items = round_up(panels, together) / together;
+    const int64_t turn = items / (member.threads * 8);
+    member.take_turns(items, turn > 1 ? turn : 1, [&](int64_t item) {
+        for (int64_t block = 0; block < n_rows; block += kRowBlock) {
+            const int64_t end = n_rows - block < kRowBlock ? n_rows : block + kRowBlock;
+            for (int64_t panel = item * together; panel < (item + 1) * together && panel < panels; ++panel) {
+                for (int64_t row = block; row < end; row += kTileRows) {
+                    const int count = end - row < kTileRows ? static_cast<int>(end - row) : kTileRows;
+                    alignas(64) float tile[kTileRows * TM_PANEL];
+                    multiply(matrix, panel, rows, row, count, tile);
+                    if (matrix.bias != nullptr) {
+                        add_bias(matrix, panel, count, tile);
+                    }
+                    take(panel, row, count, tile);
+                }
+            }
+        }
+    });
+}
+
+}  // namespace mill
