@@ -41,8 +41,8 @@ rate(tokenmill_engine_multiply_adds_total{phase="prefill"}[5m])
 ```
 
 `tokenmill_engine_memory_share_ratio` and `tokenmill_engine_int8_share_ratio` say the same of the last step.
-A model that fits into the caches may pass 1. PyTorch's operators count nothing: these series are then
-absent.
+A model that fits into the caches may pass 1. PyTorch's operators count nothing: of all these, only the
+kernels' seconds are there then.
 
 ## All names
 

@@ -117,26 +117,37 @@ def test_what_it_is_told_while_loading(worker: EngineWorker, events: list[Event]
     assert worker.chat_template is not None
 
 
+def started(folder: Path, flags: ModelFlags) -> list[Event]:
+    bus, events = Bus(), list[Event]()
+    bus.subscribe(events.append)
+    worker = EngineWorker(open_model(folder), flags, bus, name="tiny")
+    worker.start()
+    worker.stop()
+    return events
+
+
 @pytest.mark.parametrize("peaks", [Peaks(2e10, 4e11, 3), None])
 def test_the_machines_peaks_are_told_before_it_is_ready(
     folder: Path, monkeypatch: pytest.MonkeyPatch, peaks: Peaks | None
 ) -> None:
     monkeypatch.setattr(engine_worker, "measure_peaks", lambda: peaks)
-    monkeypatch.setenv("TOKENMILL_CPU_ISA", "portable")
-    bus, events = Bus(), list[Event]()
-    bus.subscribe(events.append)
-    worker = EngineWorker(open_model(folder), FLAGS, bus, name="tiny")
-    worker.start()
-    worker.stop()
+    events = started(folder, ModelFlags(num_kv_blocks=32, max_num_seqs=4, quantization="none"))
     told = [event for event in events if isinstance(event, PeaksMeasured)]
+    ready = next(event for event in events if isinstance(event, EngineReady))
     if peaks is None:
         assert told == []
         return
     (event,) = told
-    assert (event.isa, event.threads) == ("portable", 3)
+    assert (event.isa, event.threads) == (ready.kernels, 3)
     assert (event.read_bytes_per_second, event.int8_multiply_adds_per_second) == (2e10, 4e11)
-    kinds = [type(event) for event in events]
-    assert kinds.index(PeaksMeasured) < kinds.index(EngineReady)
+    assert events.index(event) < events.index(ready)
+
+
+def test_peaks_are_not_measured_for_operators_that_count_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_worker, "measure_peaks", lambda: Peaks(2e10, 4e11, 3))
+    assert not [event for event in started(folder, FLAGS) if isinstance(event, PeaksMeasured)]
 
 
 def test_a_refusal_arrives_at_the_sink(worker: EngineWorker, events: list[Event]) -> None:

@@ -26,13 +26,17 @@ _FORMATS = {torch.float32: "F32", torch.bfloat16: "BF16"}
 _TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "bf16": torch.bfloat16}
 
 
+# What multiplies the matrices of the reference backend.
+TORCH = "torch"
+
+
 class Backend(Protocol):
     """One way to run a model.
 
     Attributes:
         costs: what it takes, for the memory plan.
         matrices: type of matrices as it is told to people, like `bfloat16` or `int4`.
-        kernels: what multiplies them: an instruction set, or `torch`.
+        kernels: what multiplies them: an instruction set, or `TORCH`.
     """
 
     @property
@@ -59,7 +63,7 @@ class ReferenceBackend:
         kv_dtype: of the KV cache.
     """
 
-    kernels = "torch"
+    kernels = TORCH
 
     def __init__(self, dtype: torch.dtype, kv_dtype: torch.dtype) -> None:
         self._dtype = dtype

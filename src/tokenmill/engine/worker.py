@@ -17,13 +17,13 @@ from tokenmill.core.errors import EngineStopped, GenerationFailed, TokenmillErro
 from tokenmill.core.events import EngineReady, LoadProgress, PeaksMeasured, RequestRejected
 from tokenmill.core.flags import ModelFlags
 from tokenmill.core.request import GenerateRequest
+from tokenmill.engine.backend import TORCH
 from tokenmill.engine.core import EngineCore, Output
 from tokenmill.engine.grammar.compiler import GrammarCompiler
 from tokenmill.engine.grammar.matcher import Matcher
 from tokenmill.engine.limits import Limits
 from tokenmill.engine.load import LoadedModel, MemoryReport, load_model
 from tokenmill.hardware.allocator import share_one_heap
-from tokenmill.hardware.isa import this_isa
 from tokenmill.hardware.peaks import measure_peaks
 from tokenmill.models.chat import ChatTemplate, load_chat_template
 from tokenmill.models.source import ModelSource
@@ -277,7 +277,8 @@ class EngineWorker:
         self._tokenized.wait()
         if self._error is not None:
             raise self._error
-        self._tell_peaks()
+        if loaded.kernels != TORCH:
+            self._tell_peaks(loaded.kernels)
         self._tell_ready(loaded)
         return EngineCore(
             loaded.program,
@@ -300,16 +301,16 @@ class EngineWorker:
     def _end_ids(self) -> tuple[int, ...]:
         return tuple(dict.fromkeys((*self.tokenizer.eos_ids, *self._source.spec.eos_ids)))
 
-    def _tell_peaks(self) -> None:
+    def _tell_peaks(self, isa: str) -> None:
         """Measured once a machine, and only now that no other thread loads anything."""
-        isa, peaks = this_isa(), measure_peaks()
-        if isa is not None and peaks is not None:
+        peaks = measure_peaks()
+        if peaks is not None:
             self._bus.publish(
                 PeaksMeasured(
                     at=self.clock.monotonic(),
                     model=self.name,
                     instance=self._instance,
-                    isa=isa.name,
+                    isa=isa,
                     threads=peaks.threads,
                     read_bytes_per_second=peaks.read_bytes_per_second,
                     int8_multiply_adds_per_second=peaks.int8_multiply_adds_per_second,
