@@ -11,7 +11,7 @@ from tokenmill.planner.packed import GROUP, PANEL
 _ALIGNMENT = 64
 _FLOAT = 4
 # As native/scratch.h names them.
-_UNIT_ROWS, _SPLIT_ROWS, _ROWS_TOGETHER = 64, 1024, 4
+_UNIT_ROWS, _SPLIT_ROWS, _ROWS_TOGETHER = 64, 1024, 6
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,8 @@ def attention_bytes(layers: Iterable[LayerSpec], rows: int, kv_number_bytes: int
         dim, unit = max(dim, padded), max(unit, shared, _UNIT_ROWS)
     plan = _rounded((rows + 2) * 8)
     queries = _rounded(rows * width * kv_number_bytes) + 2 * _rounded(rows * heads * _FLOAT)
-    states = threads * _rounded((unit + _ROWS_TOGETHER) * (dim + 2) * _FLOAT)
-    return plan + queries + states + _rounded(_SPLIT_ROWS * (dim + 2) * _FLOAT)
+    states = threads * _rounded((unit + _ROWS_TOGETHER) * (dim + 16) * _FLOAT)
+    return plan + queries + states + _rounded(_SPLIT_ROWS * (dim + 16) * _FLOAT)
 
 
 def arena_shape(

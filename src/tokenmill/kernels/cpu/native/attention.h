@@ -11,14 +11,16 @@
 
 namespace mill {
 
-// Rows one after another: largest score, total, values; see Partial.
+// What rows know after some spans, one after another, each [dim + 16]: the largest score, the sum of
+// 2^(score - largest), which is 0 where they saw nothing, and values weighted so.
 struct RowState {
     float *data;
     int64_t dim;
 
-    float *values(int64_t row) const { return data + row * (dim + 2); }
+    float *values(int64_t row) const { return data + row * (dim + 16); }
     float &largest(int64_t row) const { return values(row)[dim]; }
     float &total(int64_t row) const { return values(row)[dim + 1]; }
+    RowState from(int64_t row) const { return {values(row), dim}; }
 };
 
 // How this step's attention is cut up; the same for all threads.
@@ -46,17 +48,21 @@ inline AttentionPlan plan_attention(const Context &context, const TmOp &op) {
     };
     plan.first_unit = reinterpret_cast<int64_t *>(take(sizes.plan()));
     plan.dim = round_up(op.head_dim, 16);
+    plan.shared = op.heads / op.kv_heads;
     plan.queries.codes = take(sizes.codes());
     plan.queries.scales = reinterpret_cast<float *>(take(sizes.scales()));
     plan.queries.less = reinterpret_cast<int32_t *>(take(sizes.scales()));
-    plan.queries.heads = op.heads;
+    plan.queries.tokens = context.step.tokens;
+    plan.queries.shared = plan.shared;
     plan.queries.dim = plan.dim;
     plan.state_bytes = sizes.state();
     plan.states = take(sizes.state() * sizes.threads);
     plan.partials = {reinterpret_cast<float *>(take(sizes.partials())), plan.dim};
-    plan.shared = op.heads / op.kv_heads;
-    plan.unit_tokens = plan.shared > kUnitRows ? 1 : kUnitRows / plan.shared;
     const TmStep &step = context.step;
+    // Enough units for all threads to be busy to the end.
+    const int64_t most = plan.shared > kUnitRows ? 1 : kUnitRows / plan.shared;
+    const int64_t wanted = step.tokens * op.kv_heads / (8 * context.program.threads);
+    plan.unit_tokens = wanted < 1 ? 1 : wanted < most ? wanted : most;
     for (int64_t i = 0; i < step.sequences; ++i) {
         const int64_t spans = (step.context_lens[i] + TM_SPAN - 1) / TM_SPAN;
         plan.spans = spans > plan.spans ? spans : plan.spans;
@@ -98,34 +104,31 @@ inline Unit unit_at(const TmStep &step, const TmOp &op, const AttentionPlan &pla
     return {low, inside % op.kv_heads, token, tokens, step.context_lens[low] - (end - token)};
 }
 
-// Takes one span's partial into a row's state.
-inline void merge(const RowState &into, int64_t row, const float *values, float largest, float total) {
-    float *mine = into.values(row);
-    const int64_t dim = into.dim;
-    if (total == 0.0f && largest == -INFINITY) {
-        return;  // the row sees nothing of this span
-    }
-    if (into.largest(row) == -INFINITY) {
-        memcpy(mine, values, static_cast<size_t>(dim) * sizeof(float));
-        into.largest(row) = largest;
-        into.total(row) = total;
-        return;
-    }
-    const float top = largest > into.largest(row) ? largest : into.largest(row);
-    const float old_share = expf(into.largest(row) - top), new_share = expf(largest - top);
-    const F32x16 keep_old = splat(old_share), take_new = splat(new_share);
-    for (int64_t i = 0; i < dim; i += 16) {
-        store(mine + i, fma(load(values + i), take_new, load(mine + i) * keep_old));
-    }
-    into.largest(row) = top;
-    into.total(row) = into.total(row) * old_share + total * new_share;
-}
-
 inline void clear(const RowState &state, int64_t rows) {
     for (int64_t row = 0; row < rows; ++row) {
-        memset(state.values(row), 0, static_cast<size_t>(state.dim + 2) * sizeof(float));
-        state.largest(row) = -INFINITY;
+        state.total(row) = 0.0f;
     }
+}
+
+// Takes what one more span gave row 0 of `from` into a row.
+inline void merge(const RowState &into, int64_t row, const RowState &from) {
+    float *mine = into.values(row);
+    const float *values = from.values(0);
+    const int64_t dim = into.dim;
+    if (from.total(0) == 0.0f) {
+        return;
+    }
+    if (into.total(row) == 0.0f) {
+        memcpy(mine, values, static_cast<size_t>(dim + 2) * sizeof(float));
+        return;
+    }
+    const float old = into.largest(row), more = from.largest(0), top = more > old ? more : old;
+    const F32x16 keep_old = exp2(splat(old - top)), take_more = exp2(splat(more - top));
+    for (int64_t i = 0; i < dim; i += 16) {
+        store(mine + i, fma(load(values + i), take_more, load(mine + i) * keep_old));
+    }
+    into.largest(row) = top;
+    into.total(row) = into.total(row) * largest(keep_old) + from.total(0) * largest(take_more);
 }
 
 // Tiles of a span; `tokens` of the context are there. Tiles past them are the last one again, and are never seen.
@@ -143,68 +146,72 @@ inline void find_tiles(const TmStep &step, const HeadCache &cache, bool narrow, 
 }
 
 template <int R>
-inline void attend_rows(bool narrow, const Tile *tiles, int first, int last, const QueryRows &rows, const Seen &seen,
-                        int64_t dim, const RowState &out) {
-    float largest[kRows], total[kRows];
-    float *values[kRows];
+inline void attend_rows(bool narrow, const Tile *tiles, const QueryRows &rows, const Seen &seen, const RowState &out) {
+    Partial partials[R];
     for (int r = 0; r < R; ++r) {
-        values[r] = out.values(r);
+        partials[r].values = out.values(r);
     }
     if (narrow) {
-        attend_span<R, true>(tiles, first, last, rows, seen, dim, largest, total, values);
+        attend_span<R, true>(tiles, rows, seen, out.dim, partials);
     } else {
-        attend_span<R, false>(tiles, first, last, rows, seen, dim, largest, total, values);
+        attend_span<R, false>(tiles, rows, seen, out.dim, partials);
     }
     for (int r = 0; r < R; ++r) {
-        out.largest(r) = largest[r];
-        out.total(r) = total[r];
+        out.largest(r) = partials[r].largest;
+        out.total(r) = partials[r].total;
     }
 }
 
-// Rows of a unit over one span, handed to `take(row, partial state, its row)`.
+// What `count` rows of a unit from `row` on see of a span that begins at this position.
+inline Seen seen_by(const TmOp &op, const AttentionPlan &plan, const Unit &unit, int64_t row, int count,
+                    int64_t begin) {
+    Seen seen;
+    seen.first = TM_SPAN;
+    seen.end = 0;
+    for (int r = 0; r < count; ++r) {
+        const int64_t position = unit.position + (row + r) / plan.shared;
+        const int64_t oldest = op.window > 0 && position >= op.window ? position - op.window + 1 : 0;
+        const int64_t from = oldest > begin ? oldest - begin : 0, to = position + 1 - begin;
+        seen.to[r] = static_cast<int>(to < 0 ? 0 : to < TM_SPAN ? to : TM_SPAN);
+        seen.from[r] = static_cast<int>(from < seen.to[r] ? from : seen.to[r]);
+        if (seen.from[r] < seen.to[r]) {
+            seen.first = seen.from[r] < seen.first ? seen.from[r] : seen.first;
+            seen.end = seen.to[r] > seen.end ? seen.to[r] : seen.end;
+        }
+    }
+    return seen;
+}
+
+// Rows of a unit over one span; `take(row, its partial)` for each that sees something of it.
 template <class Take>
 void attend_unit(const Context &context, const TmOp &op, const AttentionPlan &plan, const Unit &unit, int64_t span,
                  const RowState &work, const Take &take) {
     const bool narrow = context.program.kv_format == TM_KV_INT8;
     const HeadCache cache = head_cache(context.program, op, unit.kv_head);
-    const int64_t begin = span * TM_SPAN, last_seen = unit.position + unit.tokens;
     Tile tiles[kSpanTiles];
-    find_tiles(context.step, cache, narrow, unit.sequence, span, last_seen, tiles);
-    const int64_t n_rows = unit.tokens * plan.shared;
+    find_tiles(context.step, cache, narrow, unit.sequence, span, unit.position + unit.tokens, tiles);
+    const int64_t n_rows = unit.tokens * plan.shared, first_row = plan.queries.row(unit.kv_head, unit.token);
     for (int64_t row = 0; row < n_rows; row += kRows) {
         const int count = n_rows - row < kRows ? static_cast<int>(n_rows - row) : kRows;
-        QueryRows rows = {};
-        Seen seen = {};
-        int from = TM_SPAN, to = 0;
-        for (int r = 0; r < count; ++r) {
-            const int64_t token = (row + r) / plan.shared, head = unit.kv_head * plan.shared + (row + r) % plan.shared;
-            const int64_t at = (unit.token + token) * plan.queries.heads + head, position = unit.position + token;
-            rows.codes[r] = narrow ? static_cast<const void *>(plan.queries.bytes(unit.token + token, head))
-                                   : static_cast<const void *>(plan.queries.halves(unit.token + token, head));
-            rows.scales[r] = narrow ? plan.queries.scales[at] : op.scale;
-            rows.less[r] = narrow ? plan.queries.less[at] : 0;
-            const int64_t oldest = op.window > 0 && position - op.window + 1 > begin ? position - op.window + 1 - begin : 0;
-            const int64_t end = position + 1 - begin;
-            seen.to[r] = static_cast<int>(end < 0 ? 0 : end < TM_SPAN ? end : TM_SPAN);
-            seen.from[r] = static_cast<int>(oldest < seen.to[r] ? oldest : seen.to[r]);
-            if (seen.from[r] < seen.to[r]) {
-                from = seen.from[r] < from ? seen.from[r] : from;
-                to = seen.to[r] > to ? seen.to[r] : to;
-            }
-        }
-        if (from >= to) {
+        const Seen seen = seen_by(op, plan, unit, row, count, span * TM_SPAN);
+        if (seen.first >= seen.end) {
             continue;
         }
-        clear(work, count);
-        const int first = from / 32, last = (to + 31) / 32;
+        const int64_t at = first_row + row;
+        const QueryRows rows = {plan.queries.codes + at * plan.dim * cache.number_bytes, plan.queries.less + at,
+                                plan.queries.scales + at};
         switch (count) {
-            case 1: attend_rows<1>(narrow, tiles, first, last, rows, seen, plan.dim, work); break;
-            case 2: attend_rows<2>(narrow, tiles, first, last, rows, seen, plan.dim, work); break;
-            case 3: attend_rows<3>(narrow, tiles, first, last, rows, seen, plan.dim, work); break;
-            default: attend_rows<4>(narrow, tiles, first, last, rows, seen, plan.dim, work); break;
+            case 1: attend_rows<1>(narrow, tiles, rows, seen, work); break;
+            case 2: attend_rows<2>(narrow, tiles, rows, seen, work); break;
+            case 3: attend_rows<3>(narrow, tiles, rows, seen, work); break;
+            case 4: attend_rows<4>(narrow, tiles, rows, seen, work); break;
+            case 5: attend_rows<5>(narrow, tiles, rows, seen, work); break;
+            default: attend_rows<6>(narrow, tiles, rows, seen, work); break;
         }
         for (int r = 0; r < count; ++r) {
-            take(row + r, work, r);
+            if (seen.from[r] < seen.to[r]) {
+                take(row + r, work.from(r));
+            }
         }
     }
 }
@@ -229,8 +236,8 @@ inline void whole_unit(const Context &context, const TmOp &op, const AttentionPl
     clear(state, unit.tokens * plan.shared);
     const int64_t last = (unit.position + unit.tokens - 1) / TM_SPAN;
     for (int64_t span = first_span(op, unit.position); span <= last; ++span) {
-        attend_unit(context, op, plan, unit, span, work, [&](int64_t row, const RowState &found, int64_t at) {
-            merge(state, row, found.values(at), found.largest(at), found.total(at));
+        attend_unit(context, op, plan, unit, span, work, [&](int64_t row, const RowState &found) {
+            merge(state, row, found);
         });
     }
     for (int64_t row = 0; row < unit.tokens * plan.shared; ++row) {
@@ -248,15 +255,14 @@ inline void one_span(const Context &context, const TmOp &op, const AttentionPlan
                      const RowState &work) {
     for (int64_t i = 0; i < plan.shared; ++i) {
         const int64_t at = partial_at(op, plan, unit.token, unit.kv_head * plan.shared + i, span);
-        plan.partials.largest(at) = -INFINITY;
         plan.partials.total(at) = 0.0f;
     }
     if (span * TM_SPAN > unit.position || span < first_span(op, unit.position)) {
         return;
     }
-    attend_unit(context, op, plan, unit, span, work, [&](int64_t row, const RowState &found, int64_t from) {
+    attend_unit(context, op, plan, unit, span, work, [&](int64_t row, const RowState &found) {
         const int64_t at = partial_at(op, plan, unit.token, unit.kv_head * plan.shared + row, span);
-        memcpy(plan.partials.values(at), found.values(from), static_cast<size_t>(plan.dim + 2) * sizeof(float));
+        memcpy(plan.partials.values(at), found.values(0), static_cast<size_t>(plan.dim + 2) * sizeof(float));
     });
 }
 
@@ -266,7 +272,7 @@ inline void merge_spans(const Context &context, const TmOp &op, const AttentionP
         clear(state, 1);
         for (int64_t span = 0; span < plan.spans; ++span) {
             const int64_t at = partial_at(op, plan, token, head, span);
-            merge(state, 0, plan.partials.values(at), plan.partials.largest(at), plan.partials.total(at));
+            merge(state, 0, plan.partials.from(at));
         }
         finish_row(context, op, state, 0, token, head);
     }
@@ -277,8 +283,9 @@ inline void attention(const Context &context, const TmOp &op, const Member &memb
     const TmStep &step = context.step;
     const AttentionPlan plan = plan_attention(context, op);
     const Range tokens = member.share(step.tokens);
-    for (int64_t token = tokens.begin; token < tokens.end; ++token) {
-        prepare_token(context, op, plan.queries, token);
+    const Range heads = member.share(step.tokens * op.kv_heads);
+    for (int64_t i = heads.begin; i < heads.end; ++i) {
+        prepare_head(context, op, plan.queries, i / op.kv_heads, i % op.kv_heads);
     }
     if (member.thread == 0) {
         count_units(step, op, plan);
@@ -286,7 +293,7 @@ inline void attention(const Context &context, const TmOp &op, const Member &memb
     member.meet();
     const RowState state = {reinterpret_cast<float *>(plan.states + member.thread * plan.state_bytes), plan.dim};
     const int64_t unit_rows = plan.shared > kUnitRows ? plan.shared : kUnitRows;
-    const RowState work = {state.data + unit_rows * (plan.dim + 2), plan.dim};
+    const RowState work = {state.data + unit_rows * (plan.dim + 16), plan.dim};
     const int64_t units = plan.first_unit[step.sequences], items = plan.split ? units * plan.spans : units;
     member.take_turns(items, 1, [&](int64_t item) {
         const Unit unit = unit_at(step, op, plan, plan.split ? item / plan.spans : item);

@@ -40,13 +40,13 @@ inline HeadCache head_cache(const TmProgram &program, const TmOp &op, int64_t he
     return {layer.data + head * layer.head_bytes, layer.block_bytes, program.block_size, round_up(op.head_dim, 16), bytes};
 }
 
-// A token's place in its block's keys and values: of its first number, and from one number to the next of its group.
 inline void write_int8(const HeadCache &cache, int64_t slot, const int8_t *key, float key_scale, const int8_t *value,
                        float value_scale) {
     const int64_t block = slot / cache.block_size, offset = slot % cache.block_size, lane = offset % kTile;
     uint8_t *keys = cache.keys(block, offset - lane) + lane * 4;
-    for (int64_t i = 0; i < cache.dim; ++i) {
-        keys[i / 4 * 64 + i % 4] = static_cast<uint8_t>(key[i] + 128);
+    for (int64_t i = 0; i < cache.dim; i += 4) {
+        const uint32_t word = static_cast<uint32_t>(load_word(key + i)) ^ 0x80808080u;
+        memcpy(keys + i * kTile, &word, sizeof word);
     }
     int8_t *values = reinterpret_cast<int8_t *>(cache.values(block, offset - offset % 4)) + offset % 4;
     for (int64_t i = 0; i < cache.dim; ++i) {
@@ -59,8 +59,8 @@ inline void write_int8(const HeadCache &cache, int64_t slot, const int8_t *key, 
 inline void write_bf16(const HeadCache &cache, int64_t slot, const uint16_t *key, const uint16_t *value) {
     const int64_t block = slot / cache.block_size, offset = slot % cache.block_size, lane = offset % kTile;
     uint16_t *keys = reinterpret_cast<uint16_t *>(cache.keys(block, offset - lane)) + lane * 2;
-    for (int64_t i = 0; i < cache.dim; ++i) {
-        keys[i / 2 * 32 + i % 2] = key[i];
+    for (int64_t i = 0; i < cache.dim; i += 2) {
+        memcpy(keys + i * kTile, key + i, 4);
     }
     uint16_t *values = reinterpret_cast<uint16_t *>(cache.values(block, offset - offset % 2)) + offset % 2;
     for (int64_t i = 0; i < cache.dim; ++i) {

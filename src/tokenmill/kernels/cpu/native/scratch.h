@@ -10,7 +10,7 @@ constexpr int64_t kUnitRows = 64;
 // Partial results of rows kept at once where spans of a context are shared by threads.
 constexpr int64_t kSplitRows = 1024;
 // Rows attention computes together.
-constexpr int kRows = 4;
+constexpr int kRows = 6;
 
 inline int64_t whole_lines(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -25,11 +25,13 @@ struct AttentionSizes {
     int64_t rows;
     int64_t threads;
 
+    // Of a row's values, its largest score and its total; see RowState.
+    int64_t row_bytes() const { return (dim + 16) * 4; }
     int64_t plan() const { return whole_lines((rows + 2) * 8); }
     int64_t codes() const { return whole_lines(rows * query_width * number_bytes); }
     int64_t scales() const { return whole_lines(rows * heads * 4); }
-    int64_t state() const { return whole_lines((unit_rows * (dim + 2) + kRows * (dim + 2)) * 4); }
-    int64_t partials() const { return whole_lines(kSplitRows * (dim + 2) * 4); }
+    int64_t state() const { return whole_lines((unit_rows + kRows) * row_bytes()); }
+    int64_t partials() const { return whole_lines(kSplitRows * row_bytes()); }
     int64_t bytes() const { return plan() + codes() + 2 * scales() + threads * state() + partials(); }
 };
 

@@ -8,11 +8,13 @@
 //   fma(a, b, c)          a * b + c
 //   to_float, to_int      conversion, to the nearest
 //   maximum, minimum      of two vectors, by lane
+//   nearest               whole number, as a float
 //   sum, largest          over the lanes, in one fixed order
 //   magnitude             absolute value
 //   shift_left            of integers, by 0 to 31 bits
 //   store_bytes           16 integers of -128 to 127 as bytes
 //   power_of_two(n)       2^n for integers n of -126 to 127
+//   times_power_of_two(a, n)  a * 2^n for whole floats n of -126 to 127
 //   Codes, load_codes     64 unsigned bytes: [16 lanes][4]
 //   Nibbles               the same, of 0 to 15
 //   low_nibbles, high_nibbles   of 64 bytes
@@ -21,6 +23,8 @@
 //   store_unsigned_bytes        16 integers of 0 to 255 as bytes
 //   keep(a, from, to, other)    lanes from `from` to before `to` are a's, the others other's
 //   Pairs, load_pairs, dot2(sum, pairs, two)   the same for two bfloat16 numbers, summed in float
+//   first_of(pairs)       with the second of each made zero
+//   store_bf16            16 floats as the nearest bfloat16
 #pragma once
 
 #include <stdint.h>

@@ -101,6 +101,12 @@ inline F32x16 keep(F32x16 a, int from, int to, F32x16 other) {
     return {_mm256_blendv_ps(other.low, a.low, inside(low)), _mm256_blendv_ps(other.high, a.high, inside(high))};
 }
 
+inline F32x16 nearest(F32x16 a) {
+    constexpr int kMode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+    return {_mm256_round_ps(a.low, kMode), _mm256_round_ps(a.high, kMode)};
+}
+inline F32x16 times_power_of_two(F32x16 a, F32x16 n) { return a * power_of_two(to_int(n)); }
+
 inline Codes load_codes(const uint8_t *at) {
     const __m256i *codes = reinterpret_cast<const __m256i *>(at);
     return {_mm256_load_si256(codes), _mm256_load_si256(codes + 1)};
@@ -152,6 +158,23 @@ inline I32x16 dot4(I32x16 sum, Nibbles codes, int32_t four) {
 }
 #endif
 
+inline Pairs first_of(Pairs a) {
+    const __m256i mask = _mm256_set1_epi32(0xffff);
+    return {_mm256_and_si256(a.low, mask), _mm256_and_si256(a.high, mask)};
+}
+// As 32-bit numbers.
+inline __m256i bf16_of(__m256 a) {
+    const __m256i bits = _mm256_castps_si256(a);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    const __m256i rounded = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
+    const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+    const __m256i none = _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+    return _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, none), 16);
+}
+inline void store_bf16(uint16_t *at, F32x16 a) {
+    const __m256i words = _mm256_packus_epi32(bf16_of(a.low), bf16_of(a.high));
+    _mm256_storeu_si256(reinterpret_cast<__m256i *>(at), _mm256_permute4x64_epi64(words, 0xd8));
+}
 inline Pairs load_pairs(const uint8_t *at) {
     const __m256i *pairs = reinterpret_cast<const __m256i *>(at);
     return {_mm256_load_si256(pairs), _mm256_load_si256(pairs + 1)};

@@ -52,6 +52,9 @@ inline void store_bytes(int8_t *at, I32x16 a) {
     _mm_storeu_si128(reinterpret_cast<__m128i *>(at), _mm512_cvtsepi32_epi8(a.v));
 }
 
+inline F32x16 nearest(F32x16 a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
+inline F32x16 times_power_of_two(F32x16 a, F32x16 n) { return {_mm512_scalef_ps(a.v, n.v)}; }
+
 inline Codes load_codes(const uint8_t *at) { return {_mm512_load_si512(at)}; }
 inline Nibbles low_nibbles(Codes a) { return {_mm512_and_si512(a.v, _mm512_set1_epi8(15))}; }
 inline Nibbles high_nibbles(Codes a) {
@@ -63,7 +66,9 @@ inline I32x16 dot4(I32x16 sum, Codes codes, int32_t four) {
 inline I32x16 dot4(I32x16 sum, Nibbles codes, int32_t four) { return dot4(sum, Codes{codes.v}, four); }
 
 inline I32x16 dot4_by(I32x16 sum, Codes bytes, int32_t four) {
-    return {_mm512_dpbusd_epi32(sum.v, _mm512_set1_epi32(four), bytes.v)};
+    // As a builtin GCC 12 copies every sum to another register, and runs out of them.
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum.v) : "v"(_mm512_set1_epi32(four)), "vm"(bytes.v));
+    return sum;
 }
 inline void store_unsigned_bytes(uint8_t *at, I32x16 a) {
     _mm_storeu_si128(reinterpret_cast<__m128i *>(at), _mm512_cvtusepi32_epi8(a.v));
@@ -73,6 +78,20 @@ inline F32x16 keep(F32x16 a, int from, int to, F32x16 other) {
     return {_mm512_mask_mov_ps(other.v, static_cast<__mmask16>(mask), a.v)};
 }
 
+inline Pairs first_of(Pairs a) { return {_mm512_and_si512(a.v, _mm512_set1_epi32(0xffff))}; }
+inline void store_bf16(uint16_t *at, F32x16 a) {
+#if defined(TM_ISA_BF16)
+    const __m256i halves = (__m256i)_mm512_cvtneps_pbh(a.v);
+#else
+    const __m512i bits = _mm512_castps_si512(a.v);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+    const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
+    const __m512i chosen = _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q), quiet);
+    const __m256i halves = _mm512_cvtepi32_epi16(_mm512_srli_epi32(chosen, 16));
+#endif
+    _mm256_storeu_si256(reinterpret_cast<__m256i *>(at), halves);
+}
 inline Pairs load_pairs(const uint8_t *at) { return {_mm512_load_si512(at)}; }
 inline F32x16 dot2(F32x16 sum, Pairs pairs, int32_t two) {
 #if defined(TM_ISA_BF16)

@@ -94,6 +94,9 @@ inline void store_bytes(int8_t *at, I32x16 a) {
     }
 }
 
+inline F32x16 nearest(F32x16 a) { TM_LANES(a, nearbyintf(a.v[i])); return a; }
+inline F32x16 times_power_of_two(F32x16 a, F32x16 n) { return a * power_of_two(to_int(n)); }
+
 inline Codes load_codes(const uint8_t *at) { Codes a; memcpy(a.v, at, sizeof a.v); return a; }
 inline Nibbles low_nibbles(Codes a) {
     Nibbles r;
@@ -142,6 +145,21 @@ inline F32x16 keep(F32x16 a, int from, int to, F32x16 other) {
     return a;
 }
 
+inline Pairs first_of(Pairs a) {
+    for (int i = 1; i < 32; i += 2) {
+        a.v[i] = 0;
+    }
+    return a;
+}
+// Ties to even; what is no number stays none.
+inline void store_bf16(uint16_t *at, F32x16 a) {
+    for (int i = 0; i < 16; ++i) {
+        uint32_t bits;
+        memcpy(&bits, &a.v[i], sizeof bits);
+        const bool none = (bits & 0x7fffffffu) > 0x7f800000u;
+        at[i] = static_cast<uint16_t>(none ? (bits >> 16) | 0x40u : (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+    }
+}
 inline Pairs load_pairs(const uint8_t *at) { Pairs a; memcpy(a.v, at, sizeof a.v); return a; }
 inline F32x16 dot2(F32x16 sum, Pairs pairs, int32_t two) {
     const uint32_t bits = static_cast<uint32_t>(two);
