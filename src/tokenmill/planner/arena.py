@@ -11,7 +11,7 @@ from tokenmill.planner.packed import GROUP, PANEL
 _ALIGNMENT = 64
 _FLOAT = 4
 # As native/scratch.h names them.
-_UNIT_ROWS, _SPLIT_ROWS, _ROWS_TOGETHER = 64, 1024, 6
+_ITEM_ROWS, _PARTIAL_ROWS, _ROWS_TOGETHER = 64, 1024, 6
 
 
 @dataclass(frozen=True)
@@ -89,11 +89,11 @@ def attention_bytes(layers: Iterable[LayerSpec], rows: int, kv_number_bytes: int
     for layer in layers:
         padded, shared = -(-layer.head_dim // 16) * 16, layer.heads // layer.kv_heads
         width, heads = max(width, layer.heads * padded), max(heads, layer.heads)
-        dim, unit = max(dim, padded), max(unit, shared, _UNIT_ROWS)
-    plan = _rounded((rows + 2) * 8)
+        dim, unit = max(dim, padded), max(unit, shared, _ITEM_ROWS)
+    plan = _rounded(2 * (rows + 1) * 8)
     queries = _rounded(rows * width * kv_number_bytes) + 2 * _rounded(rows * heads * _FLOAT)
     states = threads * _rounded((unit + _ROWS_TOGETHER) * (dim + 16) * _FLOAT)
-    return plan + queries + states + _rounded(_SPLIT_ROWS * (dim + 16) * _FLOAT)
+    return plan + queries + states + _rounded(_PARTIAL_ROWS * (dim + 16) * _FLOAT)
 
 
 def arena_shape(

@@ -5,10 +5,10 @@
 
 namespace mill {
 
-// Query rows of a unit of attention at most, unless a single token has more.
-constexpr int64_t kUnitRows = 64;
+// Query rows of a item of attention at most, unless a single token has more.
+constexpr int64_t kItemRows = 64;
 // Partial results of rows kept at once where spans of a context are shared by threads.
-constexpr int64_t kSplitRows = 1024;
+constexpr int64_t kPartialRows = 1024;
 // Rows attention computes together.
 constexpr int kRows = 6;
 
@@ -19,7 +19,7 @@ struct AttentionSizes {
     int64_t query_width;  // heads * padded dimension
     int64_t heads;
     int64_t dim;          // padded
-    int64_t unit_rows;
+    int64_t item_rows;
 
     int64_t number_bytes;
     int64_t rows;
@@ -27,11 +27,11 @@ struct AttentionSizes {
 
     // Of a row's values, its largest score and its total; see RowState.
     int64_t row_bytes() const { return (dim + 16) * 4; }
-    int64_t plan() const { return whole_lines((rows + 2) * 8); }
+    int64_t plan() const { return whole_lines(2 * (rows + 1) * 8); }
     int64_t codes() const { return whole_lines(rows * query_width * number_bytes); }
     int64_t scales() const { return whole_lines(rows * heads * 4); }
-    int64_t state() const { return whole_lines((unit_rows + kRows) * row_bytes()); }
-    int64_t partials() const { return whole_lines(kSplitRows * row_bytes()); }
+    int64_t state() const { return whole_lines((item_rows + kRows) * row_bytes()); }
+    int64_t partials() const { return whole_lines(kPartialRows * row_bytes()); }
     int64_t bytes() const { return plan() + codes() + 2 * scales() + threads * state() + partials(); }
 };
 
@@ -47,7 +47,7 @@ inline AttentionSizes attention_sizes(const TmProgram &program) {
         raise(sizes.query_width, op.heads * dim);
         raise(sizes.heads, op.heads);
         raise(sizes.dim, dim);
-        raise(sizes.unit_rows, shared > kUnitRows ? shared : kUnitRows);
+        raise(sizes.item_rows, shared > kItemRows ? shared : kItemRows);
     }
     sizes.number_bytes = program.kv_format == TM_KV_INT8 ? 1 : 2;
     sizes.rows = program.max_rows;

@@ -85,13 +85,16 @@ inline float quantize_weights(const Tile *tiles, const Seen &seen, int r, int at
 
 // R rows over a span, of which they see something together; gives each row's partial, whose values are written.
 template <int R, bool Narrow>
-void attend_span(const Tile *tiles, const QueryRows &rows, const Seen &seen, int64_t dim, Partial *partials) {
+void attend_span(const Tile *tiles, const QueryRows &rows, const Seen &seen, const Ahead &ahead,
+                 int64_t dim, Partial *partials) {
     alignas(64) float scores[R * TM_SPAN];
     alignas(64) uint8_t codes[Narrow ? R * TM_SPAN : 1];
     alignas(64) uint16_t halves[Narrow ? 1 : R * TM_SPAN];
     float scales[kSpanTiles / kScaleTiles][R], *values[R];
+    const int64_t tile_bytes = dim * kTile * (Narrow ? 1 : 2);
     for (int tile = seen.first / 32 * 2; tile * 16 < seen.end; tile += 2) {
-        for (int64_t i=0;i<dim*16*(Narrow?1:2);i+=64) { __builtin_prefetch(tiles[tile].values+i); __builtin_prefetch(tiles[tile+1].values+i);}
+        ahead.fetch_keys(tile, tile_bytes);
+        ahead.fetch_keys(tile + 1, tile_bytes);
         if constexpr (Narrow) {
             score_int8<R>(tiles + tile, rows, dim, scores + tile * 16);
         } else {
@@ -126,6 +129,9 @@ void attend_span(const Tile *tiles, const QueryRows &rows, const Seen &seen, int
     by_columns(dim, [&](int64_t column, auto vectors) {
         constexpr int kVectors = decltype(vectors)::value;
         for (int tile = begin; tile < end; tile += kScaleTiles) {
+            for (int i = 0; i < kScaleTiles && column == 0; ++i) {
+                ahead.fetch_values(tile + i, tile_bytes);
+            }
             const int64_t left = (seen.end - tile * 16 + 15) / 16;
             const int64_t count = left < kScaleTiles ? left : kScaleTiles;
             if constexpr (Narrow) {

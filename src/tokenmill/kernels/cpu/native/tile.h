@@ -31,6 +31,30 @@ struct Tile {
     const float *value_scales;
 };
 
+// What is read next, fetched into the second cache meanwhile: a tile of it for each that is worked on.
+struct Ahead {
+    const Tile *tiles;
+    int count;
+
+    void fetch_keys(int tile, int64_t bytes) const {
+        if (tile < count) {
+            fetch(tiles[tile].keys, bytes);
+            fetch(tiles[tile].key_scales, tiles[tile].key_scales == nullptr ? 0 : 64);
+        }
+    }
+    void fetch_values(int tile, int64_t bytes) const {
+        if (tile < count) {
+            fetch(tiles[tile].values, bytes);
+            fetch(tiles[tile].value_scales, tiles[tile].value_scales == nullptr ? 0 : 64);
+        }
+    }
+    static void fetch(const void *at, int64_t bytes) {
+        for (int64_t i = 0; i < bytes; i += 64) {
+            __builtin_prefetch(static_cast<const uint8_t *>(at) + i, 0, 2);
+        }
+    }
+};
+
 // Queries that are attended together, one after another: int8 or bfloat16 numbers, what takes the zero point of the
 // keys away again (of int8), and what makes scores powers of two.
 struct QueryRows {
