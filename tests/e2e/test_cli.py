@@ -18,7 +18,7 @@ import pytest
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 PROGRAM = str(Path(sys.executable).with_name("tokenmill"))
-QUESTION = "What is the capital of France?"
+QUESTION = "Name the capital of France."
 NAMED = ["--served-model-name", "smollm2-135m-instruct"]
 SMALL = ["--num-kv-blocks", "64"]
 ENV_SMALL = {"TOKENMILL_NUM_KV_BLOCKS": "64"}

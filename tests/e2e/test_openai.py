@@ -12,7 +12,7 @@ from openai.types.chat import ChatCompletionMessageParam
 
 from support.served import Served
 
-QUESTION: list[ChatCompletionMessageParam] = [{"role": "user", "content": "What is the capital of France?"}]
+QUESTION: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Name the capital of France."}]
 
 
 @pytest.fixture(scope="module")

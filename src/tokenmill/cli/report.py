@@ -234,7 +234,7 @@ def curl_example(ready: Ready) -> str:
     """A command line that asks the server something. The key itself is never written out."""
     body = {
         "model": ready.model,
-        "messages": [{"role": "user", "content": "What is the capital of France?"}],
+        "messages": [{"role": "user", "content": "Name the capital of France."}],
         "temperature": 0,
     }
     lines = [f"curl {ready.url}/v1/chat/completions", "-H 'content-type: application/json'"]
