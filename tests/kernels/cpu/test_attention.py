@@ -221,15 +221,91 @@ def test_many_sequences_decode_together_as_each_alone(isa: Isa, form: KvFormat) 
         assert sqnr_db(layer.expected(prompt)[-1], row) >= 30
 
 
+@pytest.mark.parametrize("isa", LEVELS, ids=LEVEL_NAMES)
 @pytest.mark.parametrize("form", list(KvFormat), ids=lambda form: form.name)
-def test_a_number_that_is_none_is_passed_on(form: KvFormat) -> None:
-    layer = Layer(SHAPES[0], LEVELS[0], form)
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_prompts_and_decodes_share_a_step(isa: Isa, form: KvFormat, threads: int) -> None:
+    layer = Layer(SHAPES[4], isa, form, threads=threads, garbage=True)
+    before, now = [700, 0, 299, 128, 5], [1, 150, 1, 60, 2]
+    rows = [sequence(layer, old + new, seed) for seed, (old, new) in enumerate(zip(before, now, strict=True))]
+    tables, first = [], 0
+    for part in rows:
+        tables.append(blocks_of(layer, len(part), first))
+        first += len(tables[-1])
+    for old, part, table in zip(before, rows, tables, strict=True):
+        for start in range(0, old, 600):
+            layer.run([(part[start : min(old, start + 600)], start, table)])
+    last = [(part[old:], old, table) for old, part, table in zip(before, rows, tables, strict=True)]
+    together = np.split(layer.run(last), np.cumsum(now)[:-1])
+    for old, part, found, again in zip(before, rows, together, last, strict=True):
+        assert sqnr_db(layer.expected(part)[old:], found) >= 30
+        assert np.array_equal(found, layer.run([again]))
+
+
+@pytest.mark.parametrize("form", list(KvFormat), ids=lambda form: form.name)
+def test_a_few_tokens_far_from_a_long_context_s_beginning(form: KvFormat) -> None:
+    layer = Layer(SHAPES[0], LEVELS[0], form, threads=3)
+    rows, table = sequence(layer, 1000, 8), blocks_of(layer, 1000)
+    for start in (0, 500):
+        layer.run([(rows[start : start + 500], start, table)])
+    found = [layer.run([(rows[start:], start, table)])[-1] for start in (999, 998, 990, 400)]
+    assert sqnr_db(layer.expected(rows)[-1], found[0]) >= 30
+    assert all(np.array_equal(found[0], row) for row in found[1:])
+
+
+@pytest.mark.parametrize("form", list(KvFormat), ids=lambda form: form.name)
+def test_a_window_looks_past_blocks_that_others_own_now(form: KvFormat) -> None:
+    layer = Layer(SHAPES[2], LEVELS[0], form)  # 70 tokens
+    rows, table = sequence(layer, 300, 9), blocks_of(layer, 300)
+    layer.run([(rows[:299], 0, table)])
+    expected = layer.run([(rows[299:], 299, table)])
+    block = layer.cache.reshape(layer.blocks, -1)
+    block[table[: (299 - 70) // 16]] = 0xFF
+    assert np.array_equal(layer.run([(rows[299:], 299, table)]), expected)
+
+
+@pytest.mark.parametrize("isa", LEVELS, ids=LEVEL_NAMES)
+@pytest.mark.parametrize("form", list(KvFormat), ids=lambda form: form.name)
+@pytest.mark.parametrize("where", ["query", "key", "value"])
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_a_number_that_is_none_is_passed_on_to_those_who_see_it(
+    isa: Isa, form: KvFormat, where: str, number: float
+) -> None:
+    layer = Layer(SHAPES[1], isa, form)
     rows = sequence(layer, 20, 4)
-    rows[3] = np.nan
+    clean = layer.run([(rows, 0, blocks_of(layer, 20))])
+    heads = layer.case.heads * layer.case.dim
+    rows[4, {"query": 0, "key": heads, "value": 2 * heads}[where] + 3] = number
     found = layer.run([(rows, 0, blocks_of(layer, 20))])
-    if form is KvFormat.INT8:  # in bfloat16 it meets its neighbours as a zero too many
-        assert np.isfinite(found[:3]).all()
-    assert np.isnan(found[3:]).all()
+    first_head = found[:, : layer.case.dim]
+    assert np.isnan(first_head[4:5] if where == "query" else first_head[4:]).all()
+    spared = [*range(4), *range(5, 20)] if where == "query" else list(range(4))
+    assert np.array_equal(found[spared], clean[spared])
+
+
+@pytest.mark.parametrize("isa", LEVELS, ids=LEVEL_NAMES)
+def test_the_next_product_is_left_the_result_as_codes(isa: Isa) -> None:
+    layer = Layer(SHAPES[2], isa, KvFormat.INT8)  # 480 columns in groups of 32 that span heads
+    found = layer.run([(sequence(layer, 9, 5), 0, blocks_of(layer, 9))])
+    assert sqnr_db(found, layer.machine.numbers(1, found.shape[1])[:9]) >= 35
+
+
+@pytest.mark.parametrize("form", list(KvFormat), ids=lambda form: form.name)
+def test_a_step_of_no_tokens_writes_nothing(form: KvFormat) -> None:
+    layer = Layer(SHAPES[0], LEVELS[0], form)
+    none = np.empty(0, dtype=np.int64)
+    tables = np.zeros((0, 1), dtype=np.int64)
+    layer.machine.run(Step(none, none, none, np.zeros(1, dtype=np.int64), none, tables, none))
+    assert not layer.cache.any()
+
+
+def test_costs_are_keys_and_values_once_and_two_products() -> None:
+    layer = Layer(SHAPES[2], LEVELS[0], KvFormat.INT8)  # 6 heads of 2 KV heads, 80 numbers, 70 tokens seen
+    layer.run([(sequence(layer, 100, 6), 0, blocks_of(layer, 100))])
+    seen = sum(range(1, 71)) + 30 * 70
+    assert layer.machine.counters["multiply_adds"][0] == 2 * seen * 6 * 80
+    token = 2 * (2 * 80 + 8)
+    assert layer.machine.counters["bytes"][0] == (100 + 100) * token
 
 
 @pytest.mark.parametrize("case", SHAPES, ids=str)
