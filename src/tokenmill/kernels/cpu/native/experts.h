@@ -32,18 +32,18 @@ inline void add_expert(const Context &context, const TmOp &op, const Routing &ro
     const TmMatrix &down = op.experts[expert].down;
     const int64_t hidden = context.program.hidden;
     const int32_t *members = routing.members + routing.starts[expert];
-    product(down, shaped(context.arena.rows[1], down.k), members_of(routing, expert), member, 1,
-            [&](int64_t panel, int64_t row, int count, const float *tile) {
-                const int64_t first = panel * TM_PANEL;
-                const int64_t width = hidden - first < TM_PANEL ? hidden - first : TM_PANEL;
-                for (int r = 0; r < count; ++r) {
-                    const int64_t place = members[row + r];
-                    float *out = context.arena.branch + place / op.active * hidden + first;
-                    for (int64_t i = 0; i < width; ++i) {
-                        out[i] += routing.weights[place] * tile[r * TM_PANEL + i];
-                    }
-                }
-            });
+    const Rows rows = shaped(context.arena.rows[1], down.k);
+    product(down, rows, members_of(routing, expert), member, 1, [&](const Results &results) {
+        for (int r = 0; r < results.count; ++r) {
+            const int64_t place = members[results.row + r];
+            const F32x16 weight = splat(routing.weights[place]);
+            float *row = context.arena.branch + place / op.active * hidden + results.column;
+            for (int64_t half = 0; half < results.width; half += 16) {
+                const int64_t left = results.width - half;
+                store_part(row + half, left, fma(load(results.at(r) + half), weight, load_part(row + half, left)));
+            }
+        }
+    });
 }
 
 inline void experts(const Context &context, const TmOp &op, const Member &member) {
@@ -91,4 +91,4 @@ inline Cost experts_cost(const Context &context, const TmOp &op) {
     return cost;
 }
 
-}  // namespace tm
+}  // namespace mill

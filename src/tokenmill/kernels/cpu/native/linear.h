@@ -12,17 +12,17 @@ namespace mill {
 inline void gate(const TmMatrix &matrix, const Rows &in, int64_t n_rows, const Rows &out, float *wide, int64_t stride,
                  const TmOp &op, const Member &member) {
     const int64_t inner = matrix.n / 2;
-    product(matrix, in, n_rows, member, 2, [&](int64_t panel, int64_t row, int count, const float *tile) {
-        const bool last = panel % 2 == 1 || (panel + 1) * 16 >= inner;
-        for (int r = 0; r < count; ++r) {
-            float *group = wide + (row + r) * stride + panel / 2 * TM_GROUP;
-            const float *mine = tile + r * TM_PANEL;
-            store(group + panel % 2 * 16, activate(op.activation, load(mine)) * load(mine + 16));
+    product(matrix, in, n_rows, member, 2, [&](const Results &results) {
+        const int64_t column = results.column / 2, start = column / TM_GROUP * TM_GROUP;
+        const bool first = column == start, last = !first || column + 16 >= inner;
+        for (int r = 0; r < results.count; ++r) {
+            float *row = wide + (results.row + r) * stride;
+            store(row + column, activate(op.activation, load(results.at(r))) * load(results.at(r) + 16));
             if (last) {
-                if (panel % 2 == 0) {
-                    store(group + 16, splat(0.0f));
+                if (first) {
+                    store(row + column + 16, splat(0.0f));
                 }
-                write_group(op.rows_as, group, out, row + r, panel / 2);
+                write_group(op.rows_as, row + start, out, results.row + r, start / TM_GROUP);
             }
         }
     });
@@ -35,22 +35,20 @@ inline void linear(const Context &context, const TmOp &op, const Member &member)
         gate(op.matrix, in, context.step.tokens, out, arena.wide, context.program.wide, op, member);
         return;
     }
-    const bool qkv = op.epilogue == TM_QKV;
-    float *target = qkv ? arena.wide : op.epilogue == TM_ADD ? arena.stream : arena.branch;
-    const int64_t width = qkv ? context.program.wide : context.program.hidden;
-    const bool adds = op.epilogue == TM_ADD;
-    product(op.matrix, shaped(arena.rows[qkv ? 0 : 1], op.matrix.k), context.step.tokens, member, 1,
-            [&](int64_t panel, int64_t row, int count, const float *tile) {
-                const int64_t first = panel * TM_PANEL, at = qkv ? op.first : 0;
-                const int64_t columns = op.matrix.n - first < TM_PANEL ? op.matrix.n - first : TM_PANEL;
-                for (int r = 0; r < count; ++r) {
-                    float *out = target + (row + r) * width + at + first;
-                    const float *mine = tile + r * TM_PANEL;
-                    for (int64_t i = 0; i < columns; ++i) {
-                        out[i] = adds ? out[i] + mine[i] : mine[i];
-                    }
-                }
-            });
+    const bool qkv = op.epilogue == TM_QKV, adds = op.epilogue == TM_ADD;
+    float *target = qkv ? arena.wide + op.first : adds ? arena.stream : arena.branch;
+    const int64_t stride = qkv ? context.program.wide : context.program.hidden;
+    const Rows rows = shaped(arena.rows[qkv ? 0 : 1], op.matrix.k);
+    product(op.matrix, rows, context.step.tokens, member, 1, [&](const Results &results) {
+        for (int r = 0; r < results.count; ++r) {
+            float *row = target + (results.row + r) * stride + results.column;
+            for (int64_t half = 0; half < results.width; half += 16) {
+                const int64_t left = results.width - half;
+                const F32x16 found = load(results.at(r) + half);
+                store_part(row + half, left, adds ? load_part(row + half, left) + found : found);
+            }
+        }
+    });
 }
 
-}  // namespace tm
+}  // namespace mill

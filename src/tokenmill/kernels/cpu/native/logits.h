@@ -70,21 +70,17 @@ inline void logits(const Context &context, const TmOp &op, const Member &member)
         best[i] = 0;
     }
     member.meet();
-    product(op.matrix, rows, step.n_logit_rows, member, 1,
-            [&](int64_t panel, int64_t row, int count, const float *tile) {
-                const int64_t first = panel * TM_PANEL;
-                const int64_t width = vocabulary - first < TM_PANEL ? vocabulary - first : TM_PANEL;
-                for (int r = 0; r < count; ++r) {
-                    const float *found = tile + r * TM_PANEL;
-                    float *out = step.logits + (row + r) * vocabulary + first;
-                    memcpy(out, found, static_cast<size_t>(width) * sizeof(float));
-                    raise(best + row + r, best_of(found, first, width));
-                }
-            });
+    product(op.matrix, rows, step.n_logit_rows, member, 1, [&](const Results &results) {
+        for (int r = 0; r < results.count; ++r) {
+            float *out = step.logits + (results.row + r) * vocabulary + results.column;
+            memcpy(out, results.at(r), static_cast<size_t>(results.width) * sizeof(float));
+            raise(best + results.row + r, best_of(results.at(r), results.column, results.width));
+        }
+    });
     member.meet();
     for (int64_t i = mine.begin; i < mine.end; ++i) {
         step.best[i] = token_of(best[i]);
     }
 }
 
-}  // namespace tm
+}  // namespace mill

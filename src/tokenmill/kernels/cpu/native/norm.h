@@ -7,29 +7,10 @@
 #include <math.h>
 
 #include "context.h"
+#include "parts.h"
 #include "team.h"
 
 namespace mill {
-
-// The first 16 of `left` floats; zeros stand for those there are not.
-inline F32x16 load_part(const float *at, int64_t left) {
-    if (left >= 16) {
-        return load(at);
-    }
-    float part[16] = {};
-    memcpy(part, at, static_cast<size_t>(left > 0 ? left : 0) * sizeof(float));
-    return load(part);
-}
-
-inline void store_part(float *at, int64_t left, F32x16 a) {
-    if (left >= 16) {
-        store(at, a);
-        return;
-    }
-    float part[16];
-    store(part, a);
-    memcpy(at, part, static_cast<size_t>(left > 0 ? left : 0) * sizeof(float));
-}
 
 // What a row is multiplied by, 1 / sqrt(mean(x^2) + eps); no number where the row holds what is not finite, so that
 // the whole row shows it. `at(column)` gives sixteen columns, zeros past the end.
@@ -92,4 +73,4 @@ inline void norm(const Context &context, const TmOp &op, const Member &member) {
     }
 }
 
-}  // namespace tm
+}  // namespace mill

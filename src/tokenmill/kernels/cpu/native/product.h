@@ -1,177 +1,91 @@
-// Products of rows with a packed matrix: y = x W^T.
-//
-// One order of summation whatever the number of rows: groups of columns follow one another, and within a group
-// integers are exact. So a row's result does not depend on its neighbours, and one row is computed as many are.
+// Products of rows with a packed matrix: y = x W^T, in which order and on which thread.
 #pragma once
 
-#include "rows.h"
+#include "parts.h"
 #include "team.h"
+#include "panel.h"
 
 namespace mill {
 
-// Rows computed together: as many as registers hold.
-constexpr int kTileRows = 6;
+// The results of some rows in one panel.
+struct Results {
+    int64_t row;
+    int count;
+    int64_t column;  // the first
+    int64_t width;   // TM_PANEL, or what there is of the last panel
+    float *data;     // [count][TM_PANEL]
 
-// Sixteen scales or offsets of a panel.
-inline F32x16 load_scales(const uint8_t *at, int32_t bytes, int64_t index) {
-    return bytes == 2 ? load_half(reinterpret_cast<const uint16_t *>(at) + index)
-                      : load(reinterpret_cast<const float *>(at) + index);
+    float *at(int r) const { return data + r * TM_PANEL; }
+};
+
+// Rows that go through all panels before the next rows do: few enough for them and their results to stay in cache,
+// and for every thread to find work.
+inline int64_t block_rows(int64_t n_rows, int64_t units, int threads) {
+    constexpr int64_t kMost = 192, kLeast = 24;
+    int64_t rows = kMost;
+    while (rows > kLeast && round_up(n_rows, rows) / rows * units < 4 * threads) {
+        rows /= 2;
+    }
+    return rows < n_rows ? rows : n_rows;
 }
 
-// Integer sums of one group of columns, for R rows and both halves of a panel.
-template <int Format, int R>
-inline void add_group(const uint8_t *codes, const Rows &rows, int64_t row, int64_t group, I32x16 (&sums)[R][2]) {
-    for (int r = 0; r < R; ++r) {
-        I32x16 start = splat(int32_t{0});
-        if (Format == TM_INT8) {
-            start = shift_left(splat(rows.less[(row + r) * rows.groups + group]), 7);
-        } else if (Format == TM_INT4) {
-            start = shift_left(splat(rows.less[(row + r) * rows.groups + group]), 3);
-        }
-        sums[r][0] = sums[r][1] = start;
-    }
-    const int8_t *left[R];
-    for (int r = 0; r < R; ++r) {
-        left[r] = rows.bytes(row + r) + group * TM_GROUP;
-    }
-    if (Format == TM_INT8 || Format == TM_INT8_OFFSET) {
-        for (int four = 0; four < 8; ++four) {
-            const Codes first = load_codes(codes + four * 128), second = load_codes(codes + four * 128 + 64);
-            for (int r = 0; r < R; ++r) {
-                const int32_t word = load_word(left[r] + four * 4);
-                sums[r][0] = dot4(sums[r][0], first, word);
-                sums[r][1] = dot4(sums[r][1], second, word);
-            }
-        }
-    } else {
-        for (int four = 0; four < 4; ++four) {
-            const Codes first = load_codes(codes + four * 128), second = load_codes(codes + four * 128 + 64);
-            const Nibbles low[2] = {low_nibbles(first), low_nibbles(second)};
-            const Nibbles high[2] = {high_nibbles(first), high_nibbles(second)};
-            for (int r = 0; r < R; ++r) {
-                const int32_t near = load_word(left[r] + four * 4), far = load_word(left[r] + 16 + four * 4);
-                sums[r][0] = dot4(dot4(sums[r][0], low[0], near), high[0], far);
-                sums[r][1] = dot4(dot4(sums[r][1], low[1], near), high[1], far);
-            }
+// How many panels of a thread's are to follow one another: as many as take some fifty microseconds.
+inline int64_t run_of_panels(const TmMatrix &matrix, int64_t rows) {
+    constexpr int64_t kRunBytes = 1 << 20, kMultiplyAddsOfByte = 12;
+    const int64_t bytes = matrix.panel_bytes + rows * matrix.k * TM_PANEL / kMultiplyAddsOfByte;
+    return bytes < kRunBytes ? kRunBytes / bytes : 1;
+}
+
+inline void add_bias(const float *bias, const Results &results) {
+    for (int64_t half = 0; half < results.width; half += 16) {
+        const F32x16 more = load_part(bias + results.column + half, results.width - half);
+        for (int r = 0; r < results.count; ++r) {
+            store(results.at(r) + half, load(results.at(r) + half) + more);
         }
     }
 }
 
-// R rows by one panel, int8 rows.
-template <int Format, int R>
-void multiply_codes(const TmMatrix &matrix, const uint8_t *panel, const Rows &rows, int64_t row, F32x16 (&out)[R][2]) {
-    constexpr int kGroupBytes = Format == TM_INT8 || Format == TM_INT8_OFFSET ? 1024 : 512;
-    constexpr bool kOffsets = Format == TM_INT4_OFFSET || Format == TM_INT8_OFFSET;
-    for (int r = 0; r < R; ++r) {
-        out[r][0] = out[r][1] = splat(0.0f);
-    }
-    for (int64_t group = 0; group < rows.groups; ++group) {
-        I32x16 sums[R][2];
-        add_group<Format, R>(panel + group * kGroupBytes, rows, row, group, sums);
-        const int64_t scale = group / matrix.scale_every * TM_PANEL;
-        const uint8_t *scales = panel + matrix.scales_at;
-        const F32x16 factor[2] = {load_scales(scales, matrix.scale_bytes, scale),
-                                  load_scales(scales, matrix.scale_bytes, scale + 16)};
-        for (int r = 0; r < R; ++r) {
-            const F32x16 mine = splat(rows.scales[(row + r) * rows.groups + group]);
-            for (int half = 0; half < 2; ++half) {
-                out[r][half] = fma(to_float(sums[r][half]) * factor[half], mine, out[r][half]);
-            }
+// Rows `row` to `end` by one panel, tile after tile, while panel `next` is fetched unless it is this one.
+template <class Take>
+void multiply_panel(const TmMatrix &matrix, int64_t panel, int64_t next, const Rows &rows, int64_t row, int64_t end,
+                    const Take &take) {
+    const int64_t tiles = end - row <= kLastRows ? 1 : 1 + round_up(end - row - kLastRows, kTileRows) / kTileRows;
+    const int64_t part = round_up(matrix.panel_bytes / (tiles * rows.groups), 64);
+    NextPanel ahead = {matrix.data + next * matrix.panel_bytes, next == panel ? 0 : part};
+    while (row < end) {
+        alignas(64) float data[kLastRows * TM_PANEL];
+        const int count = static_cast<int>(end - row <= kLastRows ? end - row : kTileRows);
+        multiply(matrix, panel, rows, row, count, ahead, data);
+        ahead.at += ahead.part * rows.groups;
+        const int64_t column = panel * TM_PANEL, left = matrix.n - column;
+        const Results results = {row, count, column, left < TM_PANEL ? left : TM_PANEL, data};
+        if (matrix.bias != nullptr) {
+            add_bias(matrix.bias, results);
         }
-        if (kOffsets) {
-            const uint8_t *offsets = panel + matrix.offsets_at;
-            const F32x16 offset[2] = {load_scales(offsets, matrix.scale_bytes, scale),
-                                      load_scales(offsets, matrix.scale_bytes, scale + 16)};
-            for (int r = 0; r < R; ++r) {
-                const F32x16 total = splat(rows.sums[(row + r) * rows.groups + group]);
-                out[r][0] = fma(offset[0], total, out[r][0]);
-                out[r][1] = fma(offset[1], total, out[r][1]);
-            }
-        }
+        take(results);
+        row += count;
     }
 }
 
-// R rows by one panel, bfloat16 rows.
-template <int R>
-void multiply_bf16(const TmMatrix &, const uint8_t *panel, const Rows &rows, int64_t row, F32x16 (&out)[R][2]) {
-    for (int r = 0; r < R; ++r) {
-        out[r][0] = out[r][1] = splat(0.0f);
-    }
-    for (int64_t pair = 0; pair < rows.columns / 2; ++pair) {
-        const Pairs first = load_pairs(panel + pair * 128), second = load_pairs(panel + pair * 128 + 64);
-        for (int r = 0; r < R; ++r) {
-            const int32_t word = load_word(rows.halves(row + r) + pair * 2);
-            out[r][0] = dot2(out[r][0], first, word);
-            out[r][1] = dot2(out[r][1], second, word);
-        }
-    }
-}
-
-// R rows by one panel; the result goes to `tile`, [R][TM_PANEL].
-template <int R>
-void multiply_rows(const TmMatrix &matrix, int64_t panel, const Rows &rows, int64_t row, float *tile) {
-    const uint8_t *data = matrix.data + panel * matrix.panel_bytes;
-    F32x16 out[R][2];
-    switch (matrix.format) {
-        case TM_INT8: multiply_codes<TM_INT8, R>(matrix, data, rows, row, out); break;
-        case TM_INT4: multiply_codes<TM_INT4, R>(matrix, data, rows, row, out); break;
-        case TM_INT4_OFFSET: multiply_codes<TM_INT4_OFFSET, R>(matrix, data, rows, row, out); break;
-        case TM_INT8_OFFSET: multiply_codes<TM_INT8_OFFSET, R>(matrix, data, rows, row, out); break;
-        default: multiply_bf16<R>(matrix, data, rows, row, out); break;
-    }
-    for (int r = 0; r < R; ++r) {
-        store(tile + r * TM_PANEL, out[r][0]);
-        store(tile + r * TM_PANEL + 16, out[r][1]);
-    }
-}
-
-// `count` rows of 1 to kTileRows.
-inline void multiply(const TmMatrix &matrix, int64_t panel, const Rows &rows, int64_t row, int count, float *tile) {
-    switch (count) {
-        case 1: multiply_rows<1>(matrix, panel, rows, row, tile); break;
-        case 2: multiply_rows<2>(matrix, panel, rows, row, tile); break;
-        case 3: multiply_rows<3>(matrix, panel, rows, row, tile); break;
-        case 4: multiply_rows<4>(matrix, panel, rows, row, tile); break;
-        case 5: multiply_rows<5>(matrix, panel, rows, row, tile); break;
-        default: multiply_rows<6>(matrix, panel, rows, row, tile); break;
-    }
-}
-
-// Rows whose numbers stay in the first cache while panels pass by.
-constexpr int64_t kRowBlock = 96;
-
-inline void add_bias(const TmMatrix &matrix, int64_t panel, int count, float *tile) {
-    const int64_t first = panel * TM_PANEL, width = matrix.n - first < TM_PANEL ? matrix.n - first : TM_PANEL;
-    for (int r = 0; r < count; ++r) {
-        for (int64_t i = 0; i < width; ++i) {
-            tile[r * TM_PANEL + i] += matrix.bias[first + i];
-        }
-    }
-}
-
-// All rows by all panels, `together` neighbouring panels always by one thread, in order. `take(panel, row, count, tile)` is
-// given each tile, bias added; columns of it past the end of the matrix are padding.
+// All rows by all panels, of which this thread does its part. `take(results)` is given every tile, bias added; those
+// of `together` neighbouring panels always on one thread, in order.
 template <class Take>
 void product(const TmMatrix &matrix, const Rows &rows, int64_t n_rows, const Member &member, int64_t together,
              const Take &take) {
-    const int64_t panels = round_up(matrix.n, TM_PANEL) / TM_PANEL;
-    const int64_t items = round_up(panels, together) / together;
-    const int64_t turn = items / (member.threads * 8);
-    member.take_turns(items, turn > 1 ? turn : 1, [&](int64_t item) {
-        for (int64_t block = 0; block < n_rows; block += kRowBlock) {
-            const int64_t end = n_rows - block < kRowBlock ? n_rows : block + kRowBlock;
-            for (int64_t panel = item * together; panel < (item + 1) * together && panel < panels; ++panel) {
-                for (int64_t row = block; row < end; row += kTileRows) {
-                    const int count = end - row < kTileRows ? static_cast<int>(end - row) : kTileRows;
-                    alignas(64) float tile[kTileRows * TM_PANEL];
-                    multiply(matrix, panel, rows, row, count, tile);
-                    if (matrix.bias != nullptr) {
-                        add_bias(matrix, panel, count, tile);
-                    }
-                    take(panel, row, count, tile);
-                }
-            }
+    if (n_rows == 0) {
+        return;
+    }
+    const int64_t panels = round_up(matrix.n, TM_PANEL) / TM_PANEL, units = round_up(panels, together) / together;
+    const int64_t block = block_rows(n_rows, units, member.threads);
+    const int64_t items = round_up(n_rows, block) / block * units;
+    member.take_runs(items, run_of_panels(matrix, block), [&](int64_t item, int64_t next) {
+        const int64_t row = item / units * block, end = row + block < n_rows ? row + block : n_rows;
+        const int64_t first = item % units * together;
+        const int64_t last = first + together < panels ? first + together - 1 : panels - 1;
+        for (int64_t panel = first; panel < last; ++panel) {
+            multiply_panel(matrix, panel, panel + 1, rows, row, end, take);
         }
+        multiply_panel(matrix, last, next < items ? next % units * together : last, rows, row, end, take);
     });
 }
 

@@ -14,6 +14,11 @@ inline void relax() {
 #endif
 }
 
+struct Range {
+    int64_t begin;
+    int64_t end;
+};
+
 // Threads meet here without the system's help: the wait is short, unless another process holds a core.
 class Barrier {
 public:
@@ -37,16 +42,24 @@ public:
     // Items nobody has taken since all met last, `count` of them at a time.
     int64_t take(int64_t count) { return next_.fetch_add(count, std::memory_order_relaxed); }
 
+    // Neighbours among those nobody has taken: a thread's even share of them, `most` at most. So turns become short
+    // towards the end, and nobody waits long for the last one.
+    Range take_run(int64_t items, int64_t most, int threads) {
+        int64_t begin = next_.load(std::memory_order_relaxed);
+        while (begin < items) {
+            const int64_t share = (items - begin) / threads, count = share < 1 ? 1 : share < most ? share : most;
+            if (next_.compare_exchange_weak(begin, begin + count, std::memory_order_relaxed)) {
+                return {begin, begin + count};
+            }
+        }
+        return {items, items};
+    }
+
 private:
     static constexpr int kSpins = 4000;
     alignas(64) std::atomic<int> arrived_{0};
     alignas(64) std::atomic<int> round_{0};
     alignas(64) std::atomic<int64_t> next_{0};
-};
-
-struct Range {
-    int64_t begin;
-    int64_t end;
 };
 
 // One thread of the team.
@@ -66,6 +79,20 @@ struct Member {
             for (int64_t item = begin; item < end; ++item) {
                 work(item);
             }
+        }
+    }
+
+    // Calls `work(item, next)` for this thread's part of `items`, neighbours together, at most `most` a turn. `next` is
+    // the item this thread does then, or `items`. At most once between two meetings.
+    template <class Work>
+    void take_runs(int64_t items, int64_t most, const Work &work) const {
+        Range run = barrier->take_run(items, most, threads);
+        while (run.begin < items) {
+            const int64_t item = run.begin++;
+            if (run.begin == run.end) {
+                run = barrier->take_run(items, most, threads);
+            }
+            work(item, run.begin);
         }
     }
 
