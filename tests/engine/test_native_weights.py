@@ -158,3 +158,15 @@ def test_no_compiler_is_one_warning(
         step_library.cache_clear()
     (warning,) = [record for record in caplog.records if record.levelname == "WARNING"]
     assert "install one, with apt-get install g++" in warning.getMessage()
+
+
+@pytest.mark.parametrize(("head_dim", "native"), [(512, True), (514, False)])
+def test_heads_too_large_for_the_kernels_run_on_torch(
+    head_dim: int, native: bool, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save_tiny("llama", folder, head_dim=head_dim, num_hidden_layers=1, initializer_range=0.02)
+    loaded = load(folder)
+    assert (loaded.kernels != "torch") is native
+    assert loaded.program.run(prompt(20)).logits.isfinite().all()
+    warned = [r.getMessage() for r in caplog.records if "native kernels are not used" in r.getMessage()]
+    assert [f"heads of {head_dim} numbers" in text for text in warned] == ([] if native else [True])

@@ -14,9 +14,11 @@ from tokenmill.engine.models import build_program
 from tokenmill.hardware.cpu import multiplies_bfloat16
 from tokenmill.hardware.isa import Isa, this_isa
 from tokenmill.kernels.cpu.library import step_library
+from tokenmill.kernels.cpu.lower import require_head_dim
 from tokenmill.kernels.program import KvLayout, StepProgram
 from tokenmill.kernels.reference import ReferenceProgram
 from tokenmill.models.source import ModelSource
+from tokenmill.models.spec import ModelSpec
 from tokenmill.planner.costs import Costs, ReferenceCosts
 from tokenmill.planner.memory import MemoryPlan
 
@@ -102,7 +104,7 @@ def reference_backend(flags: ModelFlags) -> ReferenceBackend:
     return ReferenceBackend(dtype, dtype if kv == "auto" else _TYPES[kv])
 
 
-def native_isa(flags: ModelFlags) -> Isa | None:
+def native_isa(spec: ModelSpec, flags: ModelFlags) -> Isa | None:
     """The level to run at; None, with one warning unless that is what was asked for, where there is none."""
     if flags.dtype == "float32" or flags.kv_cache_dtype == "float32":
         return None
@@ -110,6 +112,7 @@ def native_isa(flags: ModelFlags) -> Isa | None:
     if isa is None:
         return None
     try:
+        require_head_dim(max(layer.head_dim for layer in spec.layers))
         step_library(isa)
     except NativeUnavailable as fault:
         log.warning(

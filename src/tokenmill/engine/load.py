@@ -118,7 +118,7 @@ def load_model(
 
 
 def _backend(source: ModelSource, flags: ModelFlags, encode: Encode) -> Backend:
-    isa = native_isa(flags)
+    isa = native_isa(source.spec, flags)
     return reference_backend(flags) if isa is None else NativeBackend(isa, source, flags, encode)
 
 

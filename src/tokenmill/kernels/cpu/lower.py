@@ -31,6 +31,9 @@ from tokenmill.kernels.program import (
 # gate and up alternate in one matrix.
 Pack = Callable[[Linear, bool], Sequence[PackedMatrix]]
 
+# Numbers of a head that native/heads.h has room for.
+MAX_HEAD_DIM = 512
+
 _ACTIVATIONS = {"silu": Activation.SILU, "gelu_tanh": Activation.GELU_TANH}
 
 
@@ -106,6 +109,7 @@ class Lowering:
         self._added = {}
 
     def _attention(self, operator: Attention, after: Operator | None) -> None:
+        require_head_dim(operator.head_dim)
         first = 0
         for matrix in self._matrices(operator.qkv):
             self.ops.append(TmOp(kind=OpKind.PRODUCT, epilogue=Epilogue.QKV, matrix=matrix, first=first))
@@ -217,6 +221,17 @@ class Lowering:
     def array(self) -> ctypes.Array[TmOp]:
         """All operators."""
         return (TmOp * len(self.ops))(*self.ops)
+
+
+def require_head_dim(head_dim: int) -> None:
+    """
+    Raises:
+        NativeUnavailable: heads are larger than the library has room for.
+    """
+    if head_dim > MAX_HEAD_DIM:
+        raise NativeUnavailable(
+            f"heads of {head_dim} numbers are too large; at most {MAX_HEAD_DIM} are allowed"
+        )
 
 
 def _bias(bias: torch.Tensor, packed: PackedMatrix, rows: int) -> torch.Tensor:

@@ -76,6 +76,7 @@ inline void round_head(const float *head, int64_t dim, int64_t padded, uint16_t 
     }
 }
 
+// As kernels/cpu/lower.py refuses what is larger.
 constexpr int64_t kMaxHeadDim = 512;
 
 // A key and its value to the cache. Where any number of theirs is none the key becomes none, in its scale or in its
